@@ -193,7 +193,7 @@ static bool read_ticket(const struct cli_answer *answer, char *ticket, size_t ca
     const char *text;
     bool ok = false;
 
-    if (json_input_parse(shoal_buf_view(&answer->body), &input, &msg) != SHOAL_OK)
+    if (json_input_parse_own(shoal_buf_view(&answer->body), &input, &msg) != SHOAL_OK)
         return false;
     text = json_input_text(json_input_root(input), "ticket");
     if (text != NULL && strlen(text) < cap) {
@@ -287,7 +287,7 @@ static int after_submit(struct cli *cli, const struct cli_answer *answer)
     const char *found;
     char id[64];
 
-    if (json_input_parse(shoal_buf_view(&answer->body), &input, &msg) != SHOAL_OK)
+    if (json_input_parse_own(shoal_buf_view(&answer->body), &input, &msg) != SHOAL_OK)
         return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
     found = json_input_text(json_input_root(input), "id");
     (void)snprintf(id, sizeof(id), "%s", found == NULL ? "" : found);
@@ -677,7 +677,7 @@ int cli_job_recover(struct cli *cli)
     if (code == SHOAL_EXIT_OK && cli->json) {
         (void)printf("%.*s\n", (int)answer.body.len, (const char *)answer.body.bytes);
     } else if (code == SHOAL_EXIT_OK) {
-        if (json_input_parse(shoal_buf_view(&answer.body), &input, &msg) != SHOAL_OK) {
+        if (json_input_parse_own(shoal_buf_view(&answer.body), &input, &msg) != SHOAL_OK) {
             code = cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
         } else {
             (void)printf("%s\n", cli_text_at(json_input_root(input), "text"));

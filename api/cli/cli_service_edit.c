@@ -50,7 +50,7 @@ static void put_value(struct json_writer *w, const char *key, const char *value)
     bool is_json = shoal_buf_append(&wrapped, "[", 1) == SHOAL_OK &&
                    shoal_buf_append(&wrapped, value, strlen(value)) == SHOAL_OK &&
                    shoal_buf_append(&wrapped, "]", 1) == SHOAL_OK &&
-                   json_input_parse(shoal_buf_view(&wrapped), &input, &msg) == SHOAL_OK &&
+                   json_input_parse_own(shoal_buf_view(&wrapped), &input, &msg) == SHOAL_OK &&
                    json_input_count(json_input_root(input)) == 1;
 
     if (is_json)
@@ -172,7 +172,7 @@ static bool is_oip(const struct shoal_buf *body)
 {
     struct json_input *input = NULL;
     struct shoal_msg msg;
-    bool is = json_input_parse(shoal_view_of(body->bytes, body->len - 1), &input, &msg) == SHOAL_OK &&
+    bool is = json_input_parse_own(shoal_view_of(body->bytes, body->len - 1), &input, &msg) == SHOAL_OK &&
               json_input_is_array(json_input_get(json_input_root(input), "inputs"));
 
     json_input_free(input);

@@ -29,7 +29,7 @@ int cli_parse(const struct cli_answer *answer, struct json_input **input)
 {
     struct shoal_msg msg;
 
-    if (json_input_parse(shoal_buf_view(&answer->body), input, &msg) == SHOAL_OK)
+    if (json_input_parse_own(shoal_buf_view(&answer->body), input, &msg) == SHOAL_OK)
         return SHOAL_EXIT_OK;
     return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
 }

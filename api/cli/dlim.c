@@ -185,7 +185,7 @@ static void load_stored(struct stored *stored)
 
     *stored = (struct stored){ .server = "" };
     if (config_path(path, sizeof(path)) && read_file(path, &text) &&
-        json_input_parse(shoal_buf_view(&text), &input, &why) == SHOAL_OK) {
+        json_input_parse_own(shoal_buf_view(&text), &input, &why) == SHOAL_OK) {
         copy_text(json_input_root(input), "server", stored->server, sizeof(stored->server));
         copy_text(json_input_root(input), "user_token", stored->user_token, sizeof(stored->user_token));
         copy_text(json_input_root(input), "service_token", stored->service_token, sizeof(stored->service_token));
@@ -256,7 +256,7 @@ static struct json_input *json_of(const struct cli_answer *answer)
     struct json_input *input = NULL;
     struct shoal_msg why;
 
-    return json_input_parse(shoal_buf_view(&answer->body), &input, &why) == SHOAL_OK ? input : NULL;
+    return json_input_parse_own(shoal_buf_view(&answer->body), &input, &why) == SHOAL_OK ? input : NULL;
 }
 
 /* V2: the message where the published clients look for it, else the text as it is. */
@@ -340,7 +340,7 @@ static int send_file(struct dlim *dlim, const char *method, const char *head, co
         return complain("-f FILE is missing; see dlim --help");
     if (!read_file(dlim->file, &text))
         code = complain("%s: %s", dlim->file, strerror(errno));
-    else if (json_input_parse(shoal_buf_view(&text), &input, &why) != SHOAL_OK)
+    else if (json_input_parse_own(shoal_buf_view(&text), &input, &why) != SHOAL_OK)
         code = complain("%s: %s", dlim->file, why.text);
     else
         code = ask(dlim, (struct cli_call){ .method = method, .body = (const char *)text.bytes }, head, name, tail,
@@ -631,7 +631,7 @@ static int read_name(const struct dlim *dlim, char *name, size_t cap)
     name[0] = '\0';
     if (!read_file(path, &text))
         code = complain("%s: %s", path, strerror(errno));
-    else if (json_input_parse(shoal_buf_view(&text), &input, &why) != SHOAL_OK)
+    else if (json_input_parse_own(shoal_buf_view(&text), &input, &why) != SHOAL_OK)
         code = complain("%s: %s", path, why.text);
     else
         copy_text(json_input_root(input), "name", name, cap);

@@ -379,7 +379,7 @@ void http_request_data(struct http_request *request, struct shoal_view content)
 void http_request_complete(struct http_request *request)
 {
     request->body_done = true;
-    if (!request->responded || request->route->both_ways)
+    if (request->route->both_ways || (!request->responded && http_body_may(request)))
         request->route->handle(request);
 }
 

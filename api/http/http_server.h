@@ -7,7 +7,9 @@
  * H2. A request lives until nobody holds it: the connection holds it until the response is out, and whoever waits for a
  *     thread or the backend holds it with http_request_hold. Then `state_free` runs, once.
  * H3. A request whose connection is gone (conn == NULL) may go on; what it answers is dropped.
- * H4. Each request is answered at most once; every handler path answers. */
+ * H4. Each request is answered at most once; every handler path answers.
+ * H5. Bodies are handled up to SHOAL_HTTP_TURN_BODIES_BYTES in a turn, or one that is larger: however many clients send their last
+ *     bytes at once, no turn is long. */
 #ifndef API_HTTP_SERVER_H
 #define API_HTTP_SERVER_H
 
@@ -71,7 +73,8 @@ struct http_request {
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
     /* Says the answer in another protocol's words; NULL: it goes out as it is. */
     void (*reply)(struct http_request *request, int status, struct shoal_view body);
-    void *state;       /* the route's own */
+    struct http_request *next_body; /* H5: of those that wait for the next turn */
+    void *state;                    /* the route's own */
     void (*state_free)(void *state);
     struct shoal_buf extra;    /* header lines of the answer */
     struct shoal_buf trailers; /* lines after its content; HTTP/2 alone sends them */
@@ -161,10 +164,14 @@ struct shoal_http {
     struct tls_context *tls;
     struct http_conn *conns;
     struct http_clients clients;
-    uint64_t handshakes_ms; /* when the span began (SHOAL_HANDSHAKES_SPAN_MS) */
-    unsigned handshakes;    /* answered in it */
-    bool handshakes_wait;   /* connections do, for the next span */
-    bool yields_wait;       /* connections do, for the next turn */
+    uint64_t handshakes_ms;                    /* when the span began (SHOAL_HANDSHAKES_SPAN_MS) */
+    unsigned handshakes;                       /* answered in it */
+    bool handshakes_wait;                      /* connections do, for the next span */
+    bool yields_wait;                          /* connections do, for the next turn */
+    bool yielding;                             /* they are gone on with */
+    struct http_request *bodies, *bodies_last; /* whole, for the next turn (H5) */
+    uint64_t bodies_ms;                        /* the turn's */
+    uint64_t bodies_bytes;                     /* handled in it */
     struct shoal_http_stats stats;
     struct shoal_histogram times; /* of requests, from head to the end of the answer */
     uint16_t port;
@@ -217,6 +224,8 @@ uint64_t http_now_ms(const struct shoal_http *http); /* the loop's, at the begin
 /* Calls `next` from the loop, so that a writer may call itself. */
 void http_call_later(struct http_request *request, http_request_fn *next);
 void http_yield(struct shoal_http *http);
+/* H5. False: its route's handle comes in a later turn. */
+bool http_body_may(struct http_request *request);
 void http_handle_closed(struct shoal_http *http);
 void http_stop_check(struct shoal_http *http);
 

@@ -23,6 +23,7 @@ struct server {
     uv_timer_t timer;
     uv_timer_t handshakes; /* runs while connections wait to answer a hello */
     uv_timer_t yields;     /* runs while connections wait for the next turn */
+    uv_timer_t bodies;     /* runs while whole bodies do */
 };
 
 static struct server *server_of(struct shoal_http *http) { return (struct server *)http; }
@@ -125,18 +126,75 @@ static void on_yields(uv_timer_t *timer)
     struct http_conn *next;
 
     http->yields_wait = false;
+    http->yielding = true;
     for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
         next = http_conn_next(conn);
         if (http_conn_yields(conn))
             http_conn_go_on(conn);
     }
+    http->yielding = false;
 }
 
+/* A timer of no time that is started by a timer runs in the same turn again (libuv 1.44). */
 void http_yield(struct shoal_http *http)
 {
     if (!http->yields_wait && !http->stopping)
-        (void)uv_timer_start(&server_of(http)->yields, on_yields, 0, 0);
+        (void)uv_timer_start(&server_of(http)->yields, on_yields, http->yielding ? 1 : 0, 0);
     http->yields_wait = true;
+}
+
+/* ---- whole bodies ---- */
+
+static bool body_fits(const struct shoal_http *http, const struct http_request *request)
+{
+    return http->bodies_bytes == 0 || http->bodies_bytes + request->body_bytes <= SHOAL_HTTP_TURN_BODIES_BYTES;
+}
+
+static void next_body(struct shoal_http *http)
+{
+    struct http_request *request = http->bodies;
+
+    http->bodies = request->next_body;
+    http->bodies_bytes += request->body_bytes;
+    if (request->conn != NULL && !request->responded)
+        request->route->handle(request);
+    http_request_release(request);
+}
+
+static void on_bodies(uv_timer_t *timer)
+{
+    struct shoal_http *http = timer->data;
+
+    http->bodies_ms = http_now_ms(http);
+    http->bodies_bytes = 0;
+    while (http->bodies != NULL && body_fits(http, http->bodies))
+        next_body(http);
+    if (http->bodies != NULL)
+        (void)uv_timer_start(timer, on_bodies, 1, 0);
+}
+
+bool http_body_may(struct http_request *request)
+{
+    struct shoal_http *http = request->http;
+
+    if (http->bodies_ms != http_now_ms(http)) {
+        http->bodies_ms = http_now_ms(http);
+        http->bodies_bytes = 0;
+    }
+    if (request->body_bytes == 0 || http->stopping || (http->bodies == NULL && body_fits(http, request))) {
+        http->bodies_bytes += request->body_bytes;
+        return true;
+    }
+    http_request_hold(request);
+    request->next_body = NULL;
+    if (http->bodies == NULL) {
+        http->bodies = request;
+        (void)uv_timer_start(&server_of(http)->bodies, on_bodies, 1, 0);
+    } else {
+        http->bodies_last->next_body = request;
+    }
+    http->bodies_last = request;
+    return false;
 }
 
 static void http_free(struct shoal_http *http)
@@ -217,6 +275,10 @@ static enum shoal_err open_handles(struct shoal_http *http, struct shoal_msg *ms
     SHOAL_ASSERT(failed == 0);
     server_of(http)->yields.data = http;
     http->handles_open = 4;
+    failed = uv_timer_init(http->loop, &server_of(http)->bodies);
+    SHOAL_ASSERT(failed == 0);
+    server_of(http)->bodies.data = http;
+    http->handles_open = 5;
     return bind_listener(http, msg);
 }
 
@@ -284,6 +346,8 @@ void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *
     http->stopping = true;
     http->stopped = stopped;
     http->stopped_arg = arg;
+    while (http->bodies != NULL)
+        next_body(http);
     for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
         next = http_conn_next(conn);
         http_conn_part(conn);
@@ -292,6 +356,7 @@ void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *
         uv_close((uv_handle_t *)&server_of(http)->timer, on_own_closed);
         uv_close((uv_handle_t *)&server_of(http)->handshakes, on_own_closed);
         uv_close((uv_handle_t *)&server_of(http)->yields, on_own_closed);
+        uv_close((uv_handle_t *)&server_of(http)->bodies, on_own_closed);
     }
     uv_close((uv_handle_t *)&server_of(http)->listener, on_own_closed);
 }

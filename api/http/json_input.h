@@ -1,4 +1,5 @@
-/* JSON from outside, on jansson: at most SHOAL_JSON_BYTES_MAX, no key twice, a depth of at most 64. */
+/* JSON from outside, on jansson: at most SHOAL_JSON_BYTES_MAX, no key twice, a depth of at most 64, and as many values as are read
+ * in a turn of the loop (SHOAL_JSON_WORK_MAX). */
 #ifndef API_JSON_INPUT_H
 #define API_JSON_INPUT_H
 
@@ -13,6 +14,9 @@ struct json_value; /* borrowed from its input */
 
 SHOAL_MUST_CHECK enum shoal_err json_input_parse(struct shoal_view text, struct json_input **input,
                                                  struct shoal_msg *msg);
+/* What this mesh has made itself, or the command line reads: however many values. */
+SHOAL_MUST_CHECK enum shoal_err json_input_parse_own(struct shoal_view text, struct json_input **input,
+                                                     struct shoal_msg *msg);
 /* The literal form that WMLA's documentation also allows (execs-api 4.2): single quotes, True, False, None, a comma
  * before a closing bracket, a backslash and a line break inside a string. Strict JSON is read as it is. */
 SHOAL_MUST_CHECK enum shoal_err json_input_parse_lenient(struct shoal_view text, struct json_input **input,
@@ -33,6 +37,9 @@ const struct json_value *json_input_at(const struct json_value *array, size_t in
 const char *json_input_text_at(const struct json_value *array, size_t index);
 /* Of a value itself: text, or a number as text in `buf`. NULL: neither. */
 const char *json_input_scalar(const struct json_value *value, char *buf, size_t cap);
+/* The same, where it need not become text. */
+bool json_input_is_true(const struct json_value *value);
+bool json_input_real(const struct json_value *value, double *real);
 /* Compact, keys sorted: free() it. NULL: no memory. */
 char *json_input_dump(const struct json_value *value);
 /* Calls `each` for every key of an object, in the order of the text. */

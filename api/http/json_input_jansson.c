@@ -13,43 +13,69 @@
 static const json_t *of(const struct json_value *value) { return (const json_t *)(const void *)value; }
 static const struct json_value *as_value(const json_t *json) { return (const struct json_value *)(const void *)json; }
 
-static unsigned depth_of(struct shoal_view text)
+/* What reading a text costs before it is read: how deep it is, and how long jansson builds its values, in units of about 10 ns. An
+ * empty object costs as much as a hundred bytes of a string. */
+struct weight {
+    unsigned deepest;
+    uint64_t work;
+};
+
+static struct weight weigh(struct shoal_view text)
 {
+    struct weight weight = { 0 };
     unsigned depth = 0;
-    unsigned deepest = 0;
     bool in_text = false;
 
     for (size_t i = 0; i < text.len; i++) {
         uint8_t c = text.bytes[i];
 
-        if (in_text && c == '\\')
+        if (in_text && c == '\\') {
             i++;
-        else if (c == '"')
+        } else if (c == '"') {
             in_text = !in_text;
-        else if (!in_text && (c == '{' || c == '['))
-            deepest = ++depth > deepest ? depth : deepest;
-        else if (!in_text && (c == '}' || c == ']') && depth > 0)
+        } else if (!in_text && (c == '{' || c == '[')) {
+            weight.deepest = ++depth > weight.deepest ? depth : weight.deepest;
+            weight.work += c == '{' ? 30 : 20;
+        } else if (!in_text && (c == '}' || c == ']') && depth > 0) {
             depth--;
+        } else if (!in_text && (c == ',' || c == ':')) {
+            weight.work += c == ',' ? 12 : 35;
+        }
     }
-    return deepest;
+    return weight;
 }
 
-enum shoal_err json_input_parse(struct shoal_view text, struct json_input **input, struct shoal_msg *msg)
+static enum shoal_err parse(struct shoal_view text, uint64_t work_max, struct json_input **input, struct shoal_msg *msg)
 {
+    struct weight weight;
     json_error_t error;
     json_t *json;
 
     if (text.len > SHOAL_JSON_BYTES_MAX)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "JSON of %zu bytes; at most %u are read", text.len,
                           SHOAL_JSON_BYTES_MAX);
-    if (depth_of(text) > 64)
+    weight = weigh(text);
+    if (weight.deepest > 64)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "JSON nested deeper than 64 levels");
+    if (weight.work > work_max)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "JSON of too many values in %zu bytes; send fewer of them at once",
+                          text.len);
     json = json_loadb((const char *)text.bytes, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (json == NULL)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "not valid JSON: line %d, column %d: %s", error.line, error.column,
                           error.text);
     *input = (struct json_input *)(void *)json;
     return SHOAL_OK;
+}
+
+enum shoal_err json_input_parse(struct shoal_view text, struct json_input **input, struct shoal_msg *msg)
+{
+    return parse(text, SHOAL_JSON_WORK_MAX, input, msg);
+}
+
+enum shoal_err json_input_parse_own(struct shoal_view text, struct json_input **input, struct shoal_msg *msg)
+{
+    return parse(text, UINT64_MAX, input, msg);
 }
 
 struct lenient {
@@ -230,6 +256,16 @@ const char *json_input_scalar(const struct json_value *value, char *buf, size_t 
     else
         return NULL;
     return buf;
+}
+
+bool json_input_is_true(const struct json_value *value) { return json_is_true(of(value)); }
+
+bool json_input_real(const struct json_value *value, double *real)
+{
+    if (!json_is_number(of(value)))
+        return false;
+    *real = json_number_value(of(value));
+    return true;
 }
 
 char *json_input_dump(const struct json_value *value)

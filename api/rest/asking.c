@@ -340,6 +340,8 @@ static enum asker asker_of(const struct http_request *request)
 {
     if (strncmp(request->route->pattern, "/dlim/", 6) == 0)
         return ASKER_DLIM;
+    if (strncmp(request->route->pattern, "/platform/", 10) == 0)
+        return ASKER_EDI;
     return strncmp(request->route->pattern, "/v1/", 4) == 0 ? ASKER_OPENAI : ASKER_OIP;
 }
 

@@ -75,7 +75,16 @@ struct decoding {
     struct shoal_view raws[TENSORS_MAX];
     unsigned input_count, output_count, raw_count;
     struct shoal_buf tail; /* the bytes of typed tensors */
+    unsigned *budget;      /* SHOAL_GRPC_NUMBERS_MAX, for all readers of the message */
 };
+
+static struct proto_reader read_of(unsigned *budget, struct shoal_view message)
+{
+    struct proto_reader reader = proto_reader_init(message);
+
+    reader.budget = budget;
+    return reader;
+}
 
 static enum shoal_err bad(struct shoal_msg *msg, const struct tensor *t, const char *what)
 {
@@ -110,7 +119,7 @@ static bool take_number(struct decoding *d, const struct type *type, uint64_t va
 static enum shoal_err take_packed(struct decoding *d, const struct tensor *t, struct shoal_view packed,
                                   struct shoal_msg *msg)
 {
-    struct proto_reader reader = proto_reader_init(packed);
+    struct proto_reader reader = read_of(d->budget, packed);
     bool memory = true;
     uint64_t value;
 
@@ -161,7 +170,7 @@ static enum shoal_err take_element(struct decoding *d, const struct tensor *t, c
 static enum shoal_err take_contents(struct decoding *d, struct tensor *t, struct shoal_view contents,
                                     struct shoal_msg *msg)
 {
-    struct proto_reader reader = proto_reader_init(contents);
+    struct proto_reader reader = read_of(d->budget, contents);
     struct proto_field field;
     enum shoal_err err;
 
@@ -182,7 +191,7 @@ static enum shoal_err take_contents(struct decoding *d, struct tensor *t, struct
 static enum shoal_err take_input(struct decoding *d, struct shoal_view message, struct shoal_msg *msg)
 {
     struct tensor *t = &d->inputs[d->input_count];
-    struct proto_reader reader = proto_reader_init(message);
+    struct proto_reader reader = read_of(d->budget, message);
     struct shoal_view contents = { 0 };
     struct proto_field field;
     enum shoal_err err;
@@ -218,9 +227,9 @@ static bool is_ours(struct shoal_view key)
            shoal_view_equal(key, shoal_view_text("binary_data_output"));
 }
 
-static bool put_parameter(struct json_writer *w, struct shoal_view entry)
+static bool put_parameter(struct json_writer *w, unsigned *budget, struct shoal_view entry)
 {
-    struct proto_reader reader = proto_reader_init(entry);
+    struct proto_reader reader = read_of(budget, entry);
     struct shoal_view key = { 0 }, value = { 0 };
     struct proto_field field, said = { .number = 0 };
     char name[100], text[40];
@@ -237,7 +246,7 @@ static bool put_parameter(struct json_writer *w, struct shoal_view entry)
     if (is_ours(key))
         return true;
     (void)snprintf(name, sizeof(name), "%.*s", (int)key.len, key.len == 0 ? "" : (const char *)key.bytes);
-    reader = proto_reader_init(value);
+    reader = read_of(budget, value);
     while (proto_next(&reader, &field))
         said = field;
     if (said.number == 1 && said.wire == PROTO_VARINT) {
@@ -257,22 +266,22 @@ static bool put_parameter(struct json_writer *w, struct shoal_view entry)
 }
 
 /* The map `number` of a message, inside an object that is open. */
-static bool put_parameters(struct json_writer *w, struct shoal_view message, uint32_t number)
+static bool put_parameters(struct json_writer *w, unsigned *budget, struct shoal_view message, uint32_t number)
 {
-    struct proto_reader reader = proto_reader_init(message);
+    struct proto_reader reader = read_of(budget, message);
     struct proto_field field;
     unsigned count = 0;
 
     while (proto_next(&reader, &field))
         if (field.number == number && field.wire == PROTO_BYTES &&
-            (++count > PARAMETERS_MAX || !put_parameter(w, field.bytes)))
+            (++count > PARAMETERS_MAX || !put_parameter(w, budget, field.bytes)))
             return false;
     return !reader.failed;
 }
 
-static bool put_shape(struct json_writer *w, struct shoal_view message)
+static bool put_shape(struct json_writer *w, unsigned *budget, struct shoal_view message)
 {
-    struct proto_reader reader = proto_reader_init(message), packed;
+    struct proto_reader reader = read_of(budget, message), packed;
     struct proto_field field;
     unsigned count = 0;
     uint64_t value;
@@ -282,7 +291,7 @@ static bool put_shape(struct json_writer *w, struct shoal_view message)
     while (proto_next(&reader, &field)) {
         if (field.number != 3)
             continue;
-        packed = proto_reader_init(field.bytes);
+        packed = read_of(budget, field.bytes);
         if (field.wire == PROTO_VARINT && ++count <= DIMENSIONS_MAX)
             json_int(w, NULL, (int64_t)field.value);
         while (field.wire == PROTO_BYTES && count <= DIMENSIONS_MAX && proto_next_varint(&packed, &value) &&
@@ -305,9 +314,9 @@ static bool put_inputs(struct json_writer *w, const struct decoding *d)
         json_object_begin(w, NULL);
         json_text_view(w, "name", t->name);
         json_text_view(w, "datatype", t->datatype);
-        fine = put_shape(w, t->whole);
+        fine = put_shape(w, d->budget, t->whole);
         json_object_begin(w, "parameters");
-        fine = fine && put_parameters(w, t->whole, 4);
+        fine = fine && put_parameters(w, d->budget, t->whole, 4);
         json_uint(w, "binary_data_size", d->raw_count > 0 ? t->raw.len : t->len);
         json_end(w);
         json_end(w);
@@ -323,7 +332,7 @@ static bool put_outputs(struct json_writer *w, const struct decoding *d)
 
     json_array_begin(w, "outputs");
     for (unsigned i = 0; i < d->output_count && fine; i++) {
-        struct proto_reader reader = proto_reader_init(d->outputs[i]);
+        struct proto_reader reader = read_of(d->budget, d->outputs[i]);
         struct proto_field field;
 
         json_object_begin(w, NULL);
@@ -331,7 +340,7 @@ static bool put_outputs(struct json_writer *w, const struct decoding *d)
             if (field.number == 1 && field.wire == PROTO_BYTES)
                 json_text_view(w, "name", field.bytes);
         json_object_begin(w, "parameters");
-        fine = !reader.failed && put_parameters(w, d->outputs[i], 2) && w->buf->len <= SHOAL_JSON_BYTES_MAX;
+        fine = !reader.failed && put_parameters(w, d->budget, d->outputs[i], 2) && w->buf->len <= SHOAL_JSON_BYTES_MAX;
         json_end(w);
         json_end(w);
     }
@@ -347,7 +356,7 @@ static bool put_json(struct json_writer *w, const struct decoding *d, struct sho
     if (id[0] != '\0')
         json_text(w, "id", id);
     json_object_begin(w, "parameters");
-    fine = put_parameters(w, message, 4);
+    fine = put_parameters(w, d->budget, message, 4);
     json_bool(w, "binary_data_output", true);
     json_end(w);
     fine = fine && put_inputs(w, d) && (d->output_count == 0 || put_outputs(w, d));
@@ -425,14 +434,16 @@ static enum shoal_err make_body(const struct decoding *d, struct oip_request *re
 
 enum shoal_err oip_request_decode(struct shoal_view message, struct oip_request *request, struct shoal_msg *msg)
 {
+    unsigned budget = SHOAL_GRPC_NUMBERS_MAX;
     struct decoding *d = calloc(1, sizeof(*d));
-    struct proto_reader reader = proto_reader_init(message);
+    struct proto_reader reader = read_of(&budget, message);
     struct proto_field field;
     enum shoal_err err = SHOAL_OK;
 
     *request = (struct oip_request){ .raw = false };
     if (d == NULL)
         return no_memory(msg);
+    d->budget = &budget;
     while (err == SHOAL_OK && proto_next(&reader, &field))
         if (field.number <= 7)
             err = field.wire == PROTO_BYTES ? take_field(d, request, &field, msg) : no_message(msg);
@@ -445,6 +456,10 @@ enum shoal_err oip_request_decode(struct shoal_view message, struct oip_request 
     if (err == SHOAL_OK)
         err = make_body(d, request, message, msg);
     request->raw = d->raw_count > 0;
+    if (err != SHOAL_OK && budget == 0)
+        err = shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                         "the message has more than %u numbers and fields; send its tensors as raw_input_contents",
+                         SHOAL_GRPC_NUMBERS_MAX);
     if (err != SHOAL_OK)
         shoal_buf_deinit(&request->body);
     shoal_buf_deinit(&d->tail);
@@ -461,21 +476,36 @@ struct answering {
     size_t ats[TENSORS_MAX]; /* where `data` became bytes in `made`; raws has them then only by their length */
     bool of_data[TENSORS_MAX];
     struct shoal_buf made;
+    unsigned budget; /* of numbers that are written one by one */
     bool raw;
 };
+
+/* A number, or a text of one. */
+static bool take_real(const struct json_value *value, double *real)
+{
+    char buf[64], *end = NULL;
+    const char *text;
+
+    if (json_input_real(value, real))
+        return true;
+    text = json_input_scalar(value, buf, sizeof(buf));
+    *real = text == NULL ? 0 : strtod(text, &end);
+    return text != NULL && *end == '\0';
+}
 
 /* One element of `data`. */
 static bool put_scalar(struct answering *a, const struct type *type, const struct json_value *value)
 {
     char buf[64];
-    const char *text = json_input_scalar(value, buf, sizeof(buf));
-    char *dumped, *end = NULL;
+    const char *text;
+    char *end = NULL;
     uint8_t out[8];
     double wide;
     float narrow;
     uint64_t bits = 0;
 
     if (type->contents == BYTESS) {
+        text = json_input_scalar(value, buf, sizeof(buf));
         if (text == NULL)
             return false;
         put_le(strlen(text), 4, out);
@@ -483,24 +513,20 @@ static bool put_scalar(struct answering *a, const struct type *type, const struc
                shoal_buf_append(&a->made, text, strlen(text)) == SHOAL_OK;
     }
     if (type->contents == BOOLS) {
-        dumped = json_input_dump(value);
-        if (dumped == NULL)
+        bits = json_input_is_true(value);
+    } else if (type->contents == FLOATS || type->contents == DOUBLES) {
+        if (!take_real(value, &wide))
             return false;
-        bits = strcmp(dumped, "true") == 0;
-        free(dumped);
-    } else if (text == NULL) {
-        return false;
-    } else if (type->contents == FLOATS) {
-        narrow = strtof(text, &end);
-        memcpy(&bits, &narrow, sizeof(narrow));
-    } else if (type->contents == DOUBLES) {
-        wide = strtod(text, &end);
-        memcpy(&bits, &wide, sizeof(wide));
+        narrow = (float)wide;
+        memcpy(&bits, type->contents == FLOATS ? (const void *)&narrow : (const void *)&wide, type->bytes);
     } else {
+        text = json_input_scalar(value, buf, sizeof(buf));
+        if (text == NULL || type->contents == 0)
+            return false;
         bits = type->contents == UINT64S ? strtoull(text, &end, 10) : (uint64_t)strtoll(text, &end, 10);
+        if (*end != '\0')
+            return false;
     }
-    if (type->contents == 0 || (end != NULL && *end != '\0'))
-        return false;
     put_le(bits, type->bytes, out);
     return shoal_buf_append(&a->made, out, type->bytes) == SHOAL_OK;
 }
@@ -557,36 +583,51 @@ static uint64_t get_le(const uint8_t *bytes, unsigned len)
     return value;
 }
 
-/* Raw bytes as InferTensorContents. */
-static bool put_contents(struct proto_writer *w, const struct type *type, struct shoal_view raw)
+/* Elements of integers, each as a varint. */
+static bool put_integers(struct answering *a, const struct type *type, struct shoal_view raw)
 {
-    size_t begun = proto_begin(w, 5), packed, at = 0;
+    size_t packed = proto_begin(&a->w, type->contents), at = 0;
 
-    if (type->contents == BYTESS) {
-        while (raw.len - at >= 4) {
-            size_t len = (size_t)get_le(raw.bytes + at, 4);
+    for (; raw.len - at >= type->bytes && a->budget > 0; at += type->bytes, a->budget--) {
+        uint64_t value = get_le(raw.bytes + at, type->bytes);
 
-            if (len > raw.len - at - 4)
-                return false;
-            proto_bytes(w, BYTESS, shoal_view_of(raw.bytes + at + 4, len));
-            at += 4 + len;
-        }
-    } else if (type->contents == FLOATS || type->contents == DOUBLES) {
-        proto_bytes(w, type->contents, raw);
-        at = raw.len;
-    } else {
-        packed = proto_begin(w, type->contents);
-        for (; raw.len - at >= type->bytes; at += type->bytes) {
-            uint64_t value = get_le(raw.bytes + at, type->bytes);
-
-            if (type->least < 0 && (value >> (8 * type->bytes - 1)) != 0) /* a negative one is 64 bits long */
-                value |= ~(uint64_t)0 << (8 * type->bytes - 1);
-            proto_put_varint(w, value);
-        }
-        proto_end(w, packed);
+        if (type->least < 0 && (value >> (8 * type->bytes - 1)) != 0) /* a negative one is 64 bits long */
+            value |= ~(uint64_t)0 << (8 * type->bytes - 1);
+        proto_put_varint(&a->w, value);
     }
-    proto_end(w, begun);
+    proto_end(&a->w, packed);
     return at == raw.len;
+}
+
+static bool put_texts(struct answering *a, struct shoal_view raw)
+{
+    size_t at = 0;
+
+    for (; raw.len - at >= 4 && a->budget > 0; a->budget--) {
+        size_t len = (size_t)get_le(raw.bytes + at, 4);
+
+        if (len > raw.len - at - 4)
+            return false;
+        proto_bytes(&a->w, BYTESS, shoal_view_of(raw.bytes + at + 4, len));
+        at += 4 + len;
+    }
+    return at == raw.len;
+}
+
+/* Raw bytes as InferTensorContents. */
+static bool put_contents(struct answering *a, const struct type *type, struct shoal_view raw)
+{
+    size_t begun = proto_begin(&a->w, 5);
+    bool fine = true;
+
+    if (type->contents == BYTESS)
+        fine = put_texts(a, raw);
+    else if (type->contents == FLOATS || type->contents == DOUBLES)
+        proto_bytes(&a->w, type->contents, raw);
+    else
+        fine = put_integers(a, type, raw);
+    proto_end(&a->w, begun);
+    return fine;
 }
 
 static void put_answer_parameter(void *arg, const char *key, const struct json_value *value)
@@ -632,7 +673,7 @@ static void put_output(struct answering *a, const struct json_value *output, siz
     }
     proto_end(&a->w, packed);
     json_input_each(json_input_get(output, "parameters"), put_answer_parameter, &a->w);
-    if (!a->raw && !put_contents(&a->w, type_of(output), a->raws[i]))
+    if (!a->raw && !put_contents(a, type_of(output), a->raws[i]))
         *fine = false;
     proto_end(&a->w, begun);
 }
@@ -684,6 +725,7 @@ enum shoal_err oip_answer_encode(const struct shoal_inferred *inferred, bool raw
         return no_memory(msg);
     a->w = proto_writer_init(out);
     a->raw = raw;
+    a->budget = SHOAL_GRPC_NUMBERS_MAX;
     if (header > SHOAL_JSON_BYTES_MAX || header > inferred->body.len)
         err = shoal_fail(
             msg, SHOAL_ERR_TOO_BIG,
@@ -692,9 +734,13 @@ enum shoal_err oip_answer_encode(const struct shoal_inferred *inferred, bool raw
         a->tail = shoal_view_of(inferred->body.bytes + header, inferred->body.len - header);
         if (json_input_parse(shoal_view_of(inferred->body.bytes, header), &input, &why) != SHOAL_OK ||
             !put_answer(a, json_input_root(input)))
-            err = shoal_fail(msg, SHOAL_ERR_MALFORMED,
-                             "the model's answer is not of the Open Inference Protocol; ask it over REST, or by "
-                             "dlim.v1.StreamInference");
+            err = a->budget == 0
+                      ? shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                                   "the model's answer has more than %u elements; ask with raw_input_contents",
+                                   SHOAL_GRPC_NUMBERS_MAX)
+                      : shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                                   "the model's answer is not of the Open Inference Protocol; ask it over REST, or by "
+                                   "dlim.v1.StreamInference");
     }
     if (err == SHOAL_OK && a->w.failed)
         err = no_memory(msg);

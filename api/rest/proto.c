@@ -21,6 +21,12 @@ bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
 
     if (reader->failed || reader->left.len == 0)
         return false;
+    if (reader->budget != NULL && *reader->budget == 0) {
+        reader->failed = true;
+        return false;
+    }
+    if (reader->budget != NULL)
+        (*reader->budget)--;
     for (size_t i = 0; i < reader->left.len && i < VARINT_BYTES_MAX; i++) {
         uint8_t byte = reader->left.bytes[i];
 

@@ -21,6 +21,7 @@ struct proto_field {
 
 struct proto_reader {
     struct shoal_view left;
+    unsigned *budget; /* of varints (tags, lengths, values) that are read by all who share it: at 0 it fails; NULL: as many as there are */
     bool failed;
 };
 

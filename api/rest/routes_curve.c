@@ -161,7 +161,7 @@ static void answer_csv(struct http_request *request, struct shoal_view json)
     struct json_input *input;
     struct shoal_msg msg;
 
-    if (json_input_parse(json, &input, &msg) != SHOAL_OK) {
+    if (json_input_parse_own(json, &input, &msg) != SHOAL_OK) {
         http_respond_error(request, 503, "the metrics cannot be read: %s; is a node of another version?", msg.text);
         return;
     }

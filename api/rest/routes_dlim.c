@@ -257,7 +257,7 @@ int64_t routes_model_kernels(struct json_writer *w, struct shoal_view json, cons
     const struct json_value *kernels = NULL;
     int64_t running = 0;
 
-    if (json.len > 0 && json_input_parse(json, &input, &why) == SHOAL_OK)
+    if (json.len > 0 && json_input_parse_own(json, &input, &why) == SHOAL_OK)
         kernels = json_input_get(json_input_root(input), "kernels");
     json_array_begin(w, "isd_container");
     for (size_t i = 0; kernels != NULL && i < json_input_count(kernels); i++)
@@ -426,7 +426,7 @@ static void on_names(void *arg, enum shoal_err err, const struct shoal_msg *msg,
     struct shoal_msg why;
 
     if (err == SHOAL_OK)
-        err = json_input_parse(json, &l->names, &why);
+        err = json_input_parse_own(json, &l->names, &why);
     if (err == SHOAL_OK)
         err = append_text(&l->json, l->shown->begin);
     if (err != SHOAL_OK) {

@@ -85,7 +85,7 @@ static enum shoal_err parse_made(enum shoal_err err, struct shoal_buf *json, str
     struct shoal_msg msg;
 
     if (err == SHOAL_OK)
-        err = json_input_parse(shoal_buf_view(json), input, &msg);
+        err = json_input_parse_own(shoal_buf_view(json), input, &msg);
     shoal_buf_deinit(json);
     return err;
 }
@@ -183,11 +183,12 @@ static enum shoal_err put_pairs(struct http_request *request, struct json_writer
         return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory; try again later");
     json_object_begin(w, key);
     for (char *pair = strtok_r(copy, ",\r\n", &at); pair != NULL; pair = strtok_r(NULL, ",\r\n", &at)) {
-        char *equals = strchr(pair, '=');
+        char *equals;
 
         pair += strspn(pair, " \t");
         if (*pair == '\0')
             continue;
+        equals = strchr(pair, '=');
         if (equals == NULL || equals == pair)
             return shoal_fail(msg, SHOAL_ERR_INVALID,
                               "%s: \"%.100s\" is not key=value; commas or line breaks stand between pairs", key, pair);
@@ -216,10 +217,11 @@ static enum shoal_err job_of_path(struct http_request *request, const char *path
     size_t len = strcspn(id, "/");
 
     if (len == 0 || (found == NULL && id[len] != '\0'))
-        return shoal_fail(msg, SHOAL_ERR_INVALID,
-                          "modelPath: \"%.200s\" is neither a job nor its RESULT_DIR; hosts share no folder: send a package to "
-                          "/dlim/v1/deployment/model",
-                          path);
+        return shoal_fail(
+            msg, SHOAL_ERR_INVALID,
+            "modelPath: \"%.200s\" is neither a job nor its RESULT_DIR; hosts share no folder: send a package to "
+            "/dlim/v1/deployment/model",
+            path);
     *job = arena_copy(&request->arena, shoal_view_of(id, len));
     return *job == NULL ? shoal_fail(msg, SHOAL_ERR_FULL, "out of memory; try again later") : SHOAL_OK;
 }
@@ -432,12 +434,21 @@ static void handle_streaming(struct http_request *request)
 
 /* ---- inference ---- */
 
+/* An item of the kernel's result; those of one sample are a chain. */
+struct item {
+    const char *sample;
+    size_t next;      /* of the same sample; the count: none */
+    bool first;       /* of its sample */
+    const char *path; /* then */
+};
+
 struct answer {
     struct json_writer w;
     const struct json_value *asked;  /* NULL: too large to be read here */
     const struct json_value *result; /* of the kernel's output */
-    const char **samples;            /* whose result each item is */
-    size_t count;
+    struct item *items;
+    struct item **sorted; /* by sample, in the order of the result among those of one; then the first of each alone */
+    size_t count, samples;
 };
 
 /* {"type": "classification", "result": [{"sampleId", "label", "prob"}]}, an id may be a number. More than are grouped here are
@@ -452,29 +463,68 @@ static bool read_samples(struct http_request *request, const struct json_value *
     a->count = json_input_count(a->result);
     if (a->count > SHOAL_EDI_RESULTS_MAX)
         return false;
-    a->samples = arena_alloc(&request->arena, (a->count + 1) * sizeof(*a->samples));
-    for (size_t i = 0; a->samples != NULL && i < a->count; i++) {
+    a->items = arena_alloc(&request->arena, (a->count + 1) * sizeof(*a->items));
+    a->sorted = arena_alloc(&request->arena, (a->count + 1) * sizeof(struct item *));
+    if (a->items == NULL || a->sorted == NULL)
+        return false;
+    for (size_t i = 0; i < a->count; i++) {
         const struct json_value *id = json_input_get(json_input_at(a->result, i), "sampleId");
         const char *text = id == NULL ? NULL : json_input_scalar(id, number, sizeof(number));
 
-        a->samples[i] = text == NULL ? NULL : arena_text(&request->arena, text);
-        if (a->samples[i] == NULL)
+        a->items[i] = (struct item){ .next = a->count, .path = "" };
+        a->items[i].sample = text == NULL ? NULL : arena_text(&request->arena, text);
+        a->sorted[i] = &a->items[i];
+        if (a->items[i].sample == NULL)
             return false;
     }
-    return a->samples != NULL;
+    return true;
 }
 
-/* Where the sample came from: the value of its key in data_value, where that is an address. */
-static const char *input_path(const struct json_value *asked, const char *sample)
+static int compare_items(const void *left, const void *right)
 {
-    const struct json_value *values = json_input_get(asked, "data_value");
+    const struct item *l = *(struct item *const *)left, *r = *(struct item *const *)right;
+    int order = strcmp(l->sample, r->sample);
 
-    if (strstr(text_or_empty(asked, "data_type"), "uri") == NULL)
-        return "";
-    for (size_t i = 0; values != NULL && i < json_input_count(values); i++)
-        if (strcmp(text_or_empty(json_input_at(values, i), "key"), sample) == 0)
-            return text_or_empty(json_input_at(values, i), "value");
-    return "";
+    return order != 0 ? order : (l > r) - (l < r);
+}
+
+static int compare_sample(const void *sample, const void *right)
+{
+    return strcmp(sample, (*(struct item *const *)right)->sample);
+}
+
+static void group(struct answer *a)
+{
+    struct item *before = NULL;
+
+    qsort(a->sorted, a->count, sizeof(struct item *), compare_items);
+    for (size_t i = 0; i < a->count; i++) {
+        struct item *item = a->sorted[i];
+
+        item->first = before == NULL || strcmp(before->sample, item->sample) != 0;
+        if (item->first)
+            a->sorted[a->samples++] = item;
+        else
+            before->next = (size_t)(item - a->items);
+        before = item;
+    }
+}
+
+/* Where samples came from: the first value of their key in data_value, where that is an address. */
+static void find_paths(struct answer *a)
+{
+    const struct json_value *values = json_input_get(a->asked, "data_value");
+    size_t count = json_input_is_array(values) ? json_input_count(values) : 0;
+
+    if (strstr(text_or_empty(a->asked, "data_type"), "uri") == NULL)
+        return;
+    while (count-- > 0) {
+        const char *key = text_or_empty(json_input_at(values, count), "key");
+        struct item **found = bsearch(key, a->sorted, a->samples, sizeof(struct item *), compare_sample);
+
+        if (found != NULL)
+            (*found)->path = text_or_empty(json_input_at(values, count), "value");
+    }
 }
 
 static void put_label(struct json_writer *w, const struct json_value *item)
@@ -488,22 +538,18 @@ static void put_label(struct json_writer *w, const struct json_value *item)
     json_end(w);
 }
 
-/* All labels of the sample of item `first`; nothing where an item before it has the same. */
-static void put_sample(struct answer *a, size_t first)
+/* All labels of the sample whose first item this is. */
+static void put_sample(struct answer *a, const struct item *item)
 {
     const char *type = text_or_empty(a->asked, "data_type");
 
-    for (size_t i = 0; i < first; i++)
-        if (strcmp(a->samples[i], a->samples[first]) == 0)
-            return;
     json_object_begin(&a->w, NULL);
-    json_text(&a->w, "sampleId", a->samples[first]);
-    json_text(&a->w, "inputPath", input_path(a->asked, a->samples[first]));
+    json_text(&a->w, "sampleId", item->sample);
+    json_text(&a->w, "inputPath", item->path);
     json_bool(&a->w, "isImage", type[0] == '\0' || strncmp(type, "image", 5) == 0);
     json_array_begin(&a->w, "results");
-    for (size_t i = first; i < a->count; i++)
-        if (strcmp(a->samples[i], a->samples[first]) == 0)
-            put_label(&a->w, json_input_at(a->result, i));
+    for (size_t i = (size_t)(item - a->items); i < a->count; i = a->items[i].next)
+        put_label(&a->w, json_input_at(a->result, i));
     json_end(&a->w);
     json_end(&a->w);
 }
@@ -518,8 +564,7 @@ static void on_output(struct http_request *request, struct shoal_view output)
 
     if (json_input_parse(asking_body(request), &asked, &msg) == SHOAL_OK)
         a.asked = json_input_root(asked);
-    solved = json_input_parse(output, &said, &msg) == SHOAL_OK &&
-             read_samples(request, json_input_root(said), &a);
+    solved = json_input_parse(output, &said, &msg) == SHOAL_OK && read_samples(request, json_input_root(said), &a);
     json_object_begin(&a.w, NULL);
     json_text(&a.w, "modelName", request->params[0]);
     json_bool(&a.w, "reslove", solved);
@@ -528,8 +573,11 @@ static void on_output(struct http_request *request, struct shoal_view output)
         json_object_begin(&a.w, NULL);
         json_text(&a.w, "type", "classification");
         json_array_begin(&a.w, "classificationResults");
+        group(&a);
+        find_paths(&a);
         for (size_t i = 0; i < a.count; i++)
-            put_sample(&a, i);
+            if (a.items[i].first)
+                put_sample(&a, &a.items[i]);
         json_end(&a.w);
         json_end(&a.w);
     }

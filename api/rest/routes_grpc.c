@@ -151,7 +151,7 @@ static void say(struct http_request *request, int status, struct shoal_view body
     struct proto_writer w = proto_writer_init(&message);
     struct shoal_msg why;
     bool fine = (status == 200 || (status == 503 && also_503)) && body.len > 0 &&
-                json_input_parse(body, &input, &why) == SHOAL_OK && fn(&w, json_input_root(input));
+                json_input_parse_own(body, &input, &why) == SHOAL_OK && fn(&w, json_input_root(input));
 
     request->reply = grpc_refuse;
     if (fine && w.failed)

@@ -467,7 +467,7 @@ static void on_looked(void *arg, enum shoal_err err, const struct shoal_msg *msg
     if (err != SHOAL_OK) {
         end_call(s, routes_grpc_code(err), msg->text);
     } else if (service_doc_profile(info->document, &facts, &profile) == SHOAL_OK &&
-               json_input_parse(shoal_buf_view(&profile), &input, &why) == SHOAL_OK) {
+               json_input_parse_own(shoal_buf_view(&profile), &input, &why) == SHOAL_OK) {
         (void)json_input_bool(json_input_get(json_input_root(input), "policy"), "stream_discard_slow_tasks",
                               &s->discards);
     }

@@ -93,7 +93,7 @@ static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *ms
     struct json_writer w = json_writer_init(&buf);
     struct shoal_msg why;
 
-    if (err == SHOAL_OK && json_input_parse(json, &input, &why) == SHOAL_OK)
+    if (err == SHOAL_OK && json_input_parse_own(json, &input, &why) == SHOAL_OK)
         kernels = json_input_get(json_input_root(input), "kernels");
     for (size_t i = 0; kernels != NULL && kernel == NULL && i < json_input_count(kernels); i++) {
         const char *state = json_input_text(json_input_at(kernels, i), "state");
@@ -230,7 +230,7 @@ static void on_services(void *arg, enum shoal_err err, const struct shoal_msg *m
     struct shoal_msg why;
     bool only_ready = ready_only(request);
 
-    if (err == SHOAL_OK && json_input_parse(json, &input, &why) == SHOAL_OK)
+    if (err == SHOAL_OK && json_input_parse_own(json, &input, &why) == SHOAL_OK)
         services = json_input_get(json_input_root(input), "services");
     if (err != SHOAL_OK) {
         respond_failure(request, err, msg);

@@ -39,12 +39,14 @@ static void handle_ask(struct http_request *request)
     struct shoal_msg msg = { "" };
     const char *named, *model = NULL;
     bool stream = false;
+    enum shoal_err err = json_input_parse(asking_body(request), &input, &msg);
 
-    if (json_input_parse(asking_body(request), &input, &msg) != SHOAL_OK) {
+    if (err != SHOAL_OK) {
         char text[600];
 
-        (void)snprintf(text, sizeof(text), "the request body is no JSON: %.400s", msg.text);
-        asking_refuse(request, ASKER_OPENAI, 400, text);
+        (void)snprintf(text, sizeof(text), "%s%.400s", err == SHOAL_ERR_TOO_BIG ? "" : "the request body is no JSON: ",
+                       msg.text);
+        asking_refuse(request, ASKER_OPENAI, err == SHOAL_ERR_TOO_BIG ? 413 : 400, text);
         return;
     }
     named = json_input_text(json_input_root(input), "model");
@@ -87,7 +89,7 @@ static void on_models(void *arg, enum shoal_err err, const struct shoal_msg *msg
     struct json_writer w = json_writer_init(&buf);
     const struct json_value *services = NULL;
 
-    if (err == SHOAL_OK && json_input_parse(json, &input, &why) != SHOAL_OK)
+    if (err == SHOAL_OK && json_input_parse_own(json, &input, &why) != SHOAL_OK)
         err = SHOAL_ERR_STORAGE;
     if (err != SHOAL_OK) {
         asking_refuse(request, ASKER_OPENAI, err == SHOAL_ERR_NOT_FOUND ? 404 : 503, msg->text);

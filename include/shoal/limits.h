@@ -134,13 +134,17 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 /* A worker's transport address (UCX: about 100 to 300 bytes for a few interfaces). */
 #define SHOAL_TRANSPORT_ADDRESS_MAX 512
 
-/* HTTP: a request line and header block, a JSON body (jansson builds a tree; 1 MiB is about 20 ms), an upload. */
+/* HTTP: a request line and header block, a JSON body (jansson builds a tree: 1 MiB of text is 1 ms, of empty objects 100), what
+ * reading one may cost in units of 10 ns, and an upload. */
 #define SHOAL_HTTP_HEAD_BYTES_MAX (32 * SHOAL_KIB)
 #define SHOAL_HTTP_HEADERS_MAX 100
 #define SHOAL_JSON_BYTES_MAX (SHOAL_MIB)
+#define SHOAL_JSON_WORK_MAX 1500000u
+/* Bodies that are handled in a turn of the loop; the requests behind them wait for the next one. */
+#define SHOAL_HTTP_TURN_BODIES_BYTES (256 * SHOAL_KIB)
 #define SHOAL_UPLOAD_BYTES_MAX (8ull * 1024 * SHOAL_MIB)
 
-/* Results of an answer of /edimodels that are grouped by sample: each is compared with each, 5 ms at most. */
+/* Results of an answer of /edimodels that are grouped by sample. */
 #define SHOAL_EDI_RESULTS_MAX 1024u
 
 /* Connections to the API at once, in all and from one address: clients of a few hundred users, some of them behind one
@@ -285,6 +289,12 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* Requests of one gRPC stream that are not answered yet, the inference contract's window: a kernel's batches stay full, and a
  * client that sends without reading holds no more of a node than that. */
 #define SHOAL_GRPC_TASKS_MAX 16u
+/* Numbers that are read one by one of a message of gRPC, or written so into one: 10 ms. Tensors of more are sent raw. */
+#define SHOAL_GRPC_NUMBERS_MAX (1u << 20)
+/* The room for what a kernel says: beyond that it is given back when all of it was taken. Requests that it has answered without
+ * reading them, which wait in its socket all the same: beyond that it is ended. */
+#define SHOAL_KERNEL_LINK_KEPT_BYTES (SHOAL_MIB)
+#define SHOAL_KERNEL_UNREAD_BYTES_MAX (2 * SHOAL_INFER_BODY_BYTES_MAX)
 
 /* The rebuildable store: small facts by a name or an id, such as a worker's last state. */
 #define SHOAL_CACHE_KEY_MAX 64

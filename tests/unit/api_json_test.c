@@ -149,13 +149,48 @@ static void test_depth(void **state)
     json_input_free(input);
 }
 
+/* What building it would cost is counted before it is built; our own is read however much it is. */
+static void test_many_values(void **state)
+{
+    static const struct {
+        const char *name, *unit;
+        size_t count;
+        enum shoal_err want;
+    } rows[] = {
+        { "empty objects", "{},", 340000, SHOAL_ERR_TOO_BIG },
+        { "objects as many as are read", "{},", 30000, SHOAL_OK },
+        { "empty lists", "[],", 340000, SHOAL_ERR_TOO_BIG },
+        { "numbers", "1,", 500000, SHOAL_ERR_TOO_BIG },
+        { "numbers as many as are read", "1,", 120000, SHOAL_OK },
+        { "one long text, of commas and brackets", "{[,", 300000, SHOAL_OK },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        bool text = strchr(rows[i].unit, '[') != NULL && strchr(rows[i].unit, '{') != NULL;
+        struct shoal_buf buf = { 0 };
+        struct json_input *input = NULL;
+        struct shoal_msg msg = { "" };
+
+        assert_int_equal(shoal_buf_append(&buf, text ? "[\"" : "[", text ? 2 : 1), SHOAL_OK);
+        for (size_t k = 0; k < rows[i].count; k++)
+            assert_int_equal(shoal_buf_append(&buf, rows[i].unit, strlen(rows[i].unit)), SHOAL_OK);
+        assert_int_equal(shoal_buf_append(&buf, text ? "\"]" : "0]", 2), SHOAL_OK);
+        if (json_input_parse(shoal_buf_view(&buf), &input, &msg) != rows[i].want)
+            fail_msg("%s: %s", rows[i].name, msg.text);
+        json_input_free(input);
+        input = NULL;
+        assert_int_equal(json_input_parse_own(shoal_buf_view(&buf), &input, &msg), SHOAL_OK);
+        json_input_free(input);
+        shoal_buf_deinit(&buf);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_writer),
-        cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_lenient),
-        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_writer), cmocka_unit_test(test_escape),      cmocka_unit_test(test_lenient),
+        cmocka_unit_test(test_depth),  cmocka_unit_test(test_many_values),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
