@@ -7,8 +7,8 @@
  * H1. Each request ends exactly once, by its `done`, or by its asker's serve_host_cancel.
  * H2. A kernel has at most as many requests as it said that it takes; a request that ended without it counts until the
  *     kernel has answered.
- * H3. What a kernel says wrongly (no frame, an id that it does not have, parts beyond what it was told that it may send) ends
- *     its process: it is told to `broken`.
+ * H3. What a kernel says wrongly (no frame, an id that it does not have, answers to what it does not read, parts beyond what it
+ *     was told that it may send) ends its process: it is told to `broken`. One that only closes its link is connected again.
  * H4. A replica that is to be stopped gets no more requests and answers those that it has, as far as there is time. */
 #ifndef SHOAL_NODE_SERVE_HOST_H
 #define SHOAL_NODE_SERVE_HOST_H

@@ -27,6 +27,7 @@ struct request {
     uint64_t came_ns, handed_ns;
     const bool *gone;     /* its asker gives it up; NULL: never */
     enum request_state state;
+    bool unread;   /* answered while its kernel had not read it */
     unsigned refs; /* the list that it is in, and each write under way */
     void (*handed)(void *arg);
     void (*piece)(void *arg, struct shoal_view piece);
@@ -66,6 +67,7 @@ struct kernel_link {
     struct serve_host *host;
     struct replica *replica; /* NULL: given up */
     struct shoal_buf in;
+    uint64_t unread_bytes; /* of requests that wait in the socket though they are answered */
 };
 
 struct service {
@@ -88,6 +90,8 @@ struct serve_host {
 };
 
 static const struct serve_answer *const no_answer = NULL;
+
+static void sweep_start(struct serve_host *host);
 
 struct serve_host *serve_host_create(const struct serve_host_options *options)
 {
@@ -172,13 +176,29 @@ struct infer_write {
     struct request *request;
 };
 
+static uint64_t request_bytes(const struct request *request) { return sizeof(*request) + request->body.len; }
+
 static void on_written(uv_write_t *write, int status)
 {
     struct infer_write *w = write->data;
+    struct kernel_link *link = write->handle->data;
 
     (void)status; /* a link that broke is seen by its reader */
+    if (w->request->unread)
+        link->unread_bytes -= request_bytes(w->request);
     request_unref(w->request);
     free(w);
+}
+
+/* A kernel that answers without reading, which it can since ids follow each other, leaves what it was sent with us. False: it has
+ * left more than it may. */
+static bool note_unread(struct kernel_link *link, struct request *request)
+{
+    if (request->refs == 1) /* the list's alone: it is in the socket */
+        return true;
+    request->unread = true;
+    link->unread_bytes += request_bytes(request);
+    return link->unread_bytes <= SHOAL_KERNEL_UNREAD_BYTES_MAX;
 }
 
 static void link_write(struct kernel_link *link, struct request *request)
@@ -192,8 +212,10 @@ static void link_write(struct kernel_link *link, struct request *request)
     request->refs++;
     bufs[0] = uv_buf_init((char *)request->head, (unsigned)request->head_len);
     bufs[1] = uv_buf_init((char *)request->body.bytes, (unsigned)request->body.len);
-    if (uv_write(&w->write, (uv_stream_t *)&link->pipe, bufs, request->body.len > 0 ? 2 : 1, on_written) != 0)
-        on_written(&w->write, -1);
+    if (uv_write(&w->write, (uv_stream_t *)&link->pipe, bufs, request->body.len > 0 ? 2 : 1, on_written) != 0) {
+        request_unref(request);
+        free(w);
+    }
 }
 
 struct word_write {
@@ -312,6 +334,7 @@ static void replica_disconnect(struct serve_host *host, struct replica *replica,
     refuse_waiting(host, replica->job);
     if (was_ready)
         host->options.changed(host->options.arg);
+    sweep_start(host); /* it may be connected again */
 }
 
 static void replica_broken(struct serve_host *host, struct replica *replica, const char *text)
@@ -371,7 +394,7 @@ static void count_answer(struct serve_counts *counts, const struct request *requ
     counts->failed += m->status >= 500;
 }
 
-/* False: it answers what it was not asked. */
+/* False: it answers what it was not asked, or does not read what it is asked. */
 static bool on_done(struct serve_host *host, struct replica *replica, const struct kernel_message *m)
 {
     struct request **at = &replica->requests;
@@ -383,6 +406,8 @@ static bool on_done(struct serve_host *host, struct replica *replica, const stru
         at = &(*at)->next;
     request = *at;
     if (request == NULL)
+        return false;
+    if (!note_unread(replica->link, request))
         return false;
     *at = request->next;
     replica->running--;
@@ -442,7 +467,7 @@ static bool on_message(struct serve_host *host, struct replica *replica, struct 
     } else if (fine && m->kind == KERNEL_DONE) {
         fine = on_done(host, replica, m);
         if (!fine)
-            (void)snprintf(text, sizeof(text), "the kernel answered a request that it does not have");
+            (void)snprintf(text, sizeof(text), "the kernel answered a request that it does not have, or has not read");
     } else if (fine && m->kind == KERNEL_PART) {
         fine = on_part(host, replica, m);
         if (!fine)
@@ -476,6 +501,8 @@ static void take_frames(struct kernel_link *link)
     if (at > 0 && at < link->in.len)
         memmove(link->in.bytes, link->in.bytes + at, link->in.len - at);
     link->in.len -= at;
+    if (link->in.len == 0 && link->in.cap > SHOAL_KERNEL_LINK_KEPT_BYTES)
+        shoal_buf_deinit(&link->in);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)

@@ -1,0 +1,278 @@
+/* The host's side of a link to a kernel, with a kernel that this test plays: it answers what it has not read, closes its link, and
+ * gives a large answer. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "node/serve/serve_host.h"
+#include "shoal/pack.h"
+
+#include "shoal/banned.h"
+
+#define WAIT_NS (20 * SHOAL_S)
+#define WORKER 7
+#define BODY_BYTES (8 * SHOAL_MIB)
+
+struct world {
+    uv_loop_t loop;
+    struct serve_host *host;
+    struct shoal_job_id job;
+    char folder[64], path[80];
+    int listener, fd; /* the kernel's */
+    bool broken;
+    char why[KERNEL_TEXT_BYTES];
+    unsigned answered;
+    size_t answer_bytes;
+    uint64_t id;
+};
+
+static void on_changed(void *arg) { (void)arg; }
+
+static void on_broken(void *arg, uint64_t worker_id, const char *text)
+{
+    struct world *w = arg;
+
+    assert_int_equal(worker_id, WORKER);
+    w->broken = true;
+    (void)snprintf(w->why, sizeof(w->why), "%s", text);
+}
+
+static void on_done(void *arg, enum shoal_err err, const char *text, const struct serve_answer *answer)
+{
+    struct world *w = arg;
+
+    (void)text;
+    w->answered += err == SHOAL_OK;
+    w->answer_bytes = answer == NULL ? 0 : answer->body.len;
+}
+
+static uint32_t ready(const struct world *w)
+{
+    struct serve_facts facts[SERVE_FACTS_MAX];
+
+    return serve_host_facts(w->host, facts, SERVE_FACTS_MAX) == 0 ? 0 : facts[0].ready;
+}
+
+/* The loop goes on until `is` holds; false: it never did. */
+static bool until(struct world *w, bool (*is)(const struct world *w))
+{
+    uint64_t end = uv_hrtime() + WAIT_NS;
+
+    while (!is(w) && uv_hrtime() < end)
+        (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    return is(w);
+}
+
+/* A whole message; the loop takes what the socket cannot. */
+static void say(struct world *w, const uint8_t *bytes, size_t len)
+{
+    uint8_t head[4] = { (uint8_t)len, (uint8_t)(len >> 8), (uint8_t)(len >> 16), (uint8_t)(len >> 24) };
+    uint64_t end = uv_hrtime() + WAIT_NS;
+
+    assert_int_equal(send(w->fd, head, sizeof(head), MSG_NOSIGNAL), sizeof(head));
+    for (size_t at = 0; at < len && uv_hrtime() < end;) {
+        ssize_t sent = send(w->fd, bytes + at, len - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (sent < 0 && errno != EAGAIN)
+            return; /* it was ended */
+        at += sent < 0 ? 0 : (size_t)sent;
+        (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    }
+}
+
+static void say_ready(struct world *w)
+{
+    uint8_t bytes[64];
+    struct shoal_pack_writer p = shoal_pack_writer_init(bytes, sizeof(bytes));
+
+    shoal_pack_put_array(&p, 2);
+    shoal_pack_put_text(&p, "ready");
+    shoal_pack_begin_map(&p);
+    shoal_pack_put_name(&p, "batch");
+    shoal_pack_put_u64(&p, 4);
+    shoal_pack_end_map(&p);
+    assert_false(p.failed);
+    say(w, bytes, p.len);
+}
+
+static void say_done(struct world *w, uint64_t id, size_t body_bytes)
+{
+    size_t cap = body_bytes + 64;
+    uint8_t *bytes = calloc(1, cap);
+    struct shoal_pack_writer p = shoal_pack_writer_init(bytes, cap);
+
+    assert_non_null(bytes);
+    shoal_pack_put_array(&p, 5);
+    shoal_pack_put_text(&p, "done");
+    shoal_pack_put_u64(&p, id);
+    shoal_pack_put_u64(&p, 200);
+    shoal_pack_begin_map(&p);
+    shoal_pack_end_map(&p);
+    assert_false(p.failed);
+    bytes[p.len] = 0xc6; /* a body, with its length in four bytes */
+    for (unsigned i = 0; i < 4; i++)
+        bytes[p.len + 1 + i] = (uint8_t)(body_bytes >> (24 - 8 * i));
+    say(w, bytes, p.len + 5 + body_bytes);
+    free(bytes);
+}
+
+static void accept_link(struct world *w)
+{
+    uint64_t end = uv_hrtime() + WAIT_NS;
+
+    w->fd = -1;
+    while (w->fd < 0 && uv_hrtime() < end) {
+        (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+        w->fd = accept(w->listener, NULL, NULL);
+    }
+}
+
+static bool is_ready(const struct world *w) { return ready(w) == 1; }
+static bool is_gone(const struct world *w) { return ready(w) == 0; }
+
+static int setup(void **state)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+
+    assert_non_null(w);
+    (void)snprintf(w->folder, sizeof(w->folder), "/tmp/shoal-serve-XXXXXX");
+    assert_non_null(mkdtemp(w->folder));
+    (void)snprintf(w->path, sizeof(w->path), "%s/k.sock", w->folder);
+    memcpy(name.sun_path, w->path, sizeof(w->path));
+    w->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(w->listener, (const struct sockaddr *)&name, sizeof(name)), 0);
+    assert_int_equal(listen(w->listener, 4), 0);
+    assert_int_equal(uv_loop_init(&w->loop), 0);
+    w->job.bytes[0] = 9;
+    w->host = serve_host_create(
+        &(struct serve_host_options){ .loop = &w->loop, .arg = w, .changed = on_changed, .broken = on_broken });
+    serve_host_start(w->host, w->job, WORKER, 0, w->path, 0);
+    accept_link(w);
+    assert_true(w->fd >= 0);
+    say_ready(w);
+    assert_true(until(w, is_ready));
+    *state = w;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *w = *state;
+
+    serve_host_end(w->host, WORKER);
+    for (unsigned i = 0; i < 10; i++)
+        (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    (void)close(w->fd);
+    (void)close(w->listener);
+    (void)unlink(w->path);
+    (void)rmdir(w->folder);
+    free(w); /* loop and host live as long as an agent does */
+    return 0;
+}
+
+static void ask(struct world *w, struct shoal_view body)
+{
+    struct serve_ask ask = { .job = w->job,
+                             .head = { .path = "/x", .method = "POST", .content_type = "", .model = "m" },
+                             .body = body,
+                             .id = &w->id,
+                             .done = on_done,
+                             .arg = w };
+
+    (void)serve_host_infer(w->host, &ask);
+}
+
+/* Ids follow each other: who asks and serves can answer what it never reads. What waits in the socket is bounded. */
+static void test_a_kernel_that_answers_without_reading_is_ended(void **state)
+{
+    struct world *w = *state;
+    uint8_t *body = calloc(1, BODY_BYTES);
+    unsigned asked = 0;
+
+    assert_non_null(body);
+    while (!w->broken && asked < 3 * SHOAL_KERNEL_UNREAD_BYTES_MAX / BODY_BYTES) {
+        ask(w, shoal_view_of(body, BODY_BYTES));
+        asked++;
+        say_done(w, w->id, 0);
+        for (unsigned i = 0; i < 4; i++)
+            (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    }
+    free(body);
+    assert_true(w->broken);
+    assert_non_null(strstr(w->why, "has not read"));
+    assert_true(asked <= SHOAL_KERNEL_UNREAD_BYTES_MAX / BODY_BYTES + 2);
+}
+
+static void count_timer(uv_handle_t *handle, void *arg)
+{
+    unsigned *count = arg;
+
+    *count += uv_handle_get_type(handle) == UV_TIMER && uv_is_active(handle) != 0;
+}
+
+static bool looks_for_nothing(const struct world *w)
+{
+    unsigned count = 0;
+
+    uv_walk((uv_loop_t *)(uintptr_t)&w->loop, count_timer, &count); /* it wants it writable; nothing is written */
+    return count == 0;
+}
+
+/* Nothing is asked of it meanwhile: it is the host that looks for it. */
+static void test_a_kernel_that_closes_its_link_is_connected_again(void **state)
+{
+    struct world *w = *state;
+
+    assert_true(until(w, looks_for_nothing));
+    (void)close(w->fd);
+    assert_true(until(w, is_gone));
+    accept_link(w);
+    assert_true(w->fd >= 0);
+    say_ready(w);
+    assert_true(until(w, is_ready));
+    assert_false(w->broken);
+}
+
+static bool has_answer(const struct world *w) { return w->answered > 0; }
+
+static size_t taken(void)
+{
+    struct mallinfo2 m = mallinfo2();
+
+    return m.uordblks + m.hblkhd;
+}
+
+static void test_the_room_for_a_large_answer_is_given_back(void **state)
+{
+    struct world *w = *state;
+    size_t before = taken();
+
+    ask(w, (struct shoal_view){ 0 });
+    say_done(w, w->id, BODY_BYTES);
+    assert_true(until(w, has_answer));
+    assert_int_equal(w->answer_bytes, BODY_BYTES);
+    assert_true(taken() < before + 2 * SHOAL_KERNEL_LINK_KEPT_BYTES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_kernel_that_answers_without_reading_is_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_kernel_that_closes_its_link_is_connected_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_room_for_a_large_answer_is_given_back, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
