@@ -8,8 +8,8 @@
  *     thread or the backend holds it with http_request_hold. Then `state_free` runs, once.
  * H3. A request whose connection is gone (conn == NULL) may go on; what it answers is dropped.
  * H4. Each request is answered at most once; every handler path answers.
- * H5. Bodies are handled up to SHOAL_HTTP_TURN_BODIES_BYTES in a turn, or one that is larger: however many clients send their last
- *     bytes at once, no turn is long. */
+ * H5. Bodies are handled up to SHOAL_HTTP_TURN_BODIES_BYTES in a turn, or one that is larger, and as many messages of streams:
+ *     however many clients send their last bytes at once, no turn is long. */
 #ifndef API_HTTP_SERVER_H
 #define API_HTTP_SERVER_H
 
@@ -172,6 +172,7 @@ struct shoal_http {
     struct http_request *bodies, *bodies_last; /* whole, for the next turn (H5) */
     uint64_t bodies_ms;                        /* the turn's */
     uint64_t bodies_bytes;                     /* handled in it */
+    uint64_t messages_ms, messages_bytes;      /* the same of messages of streams */
     struct shoal_http_stats stats;
     struct shoal_histogram times; /* of requests, from head to the end of the answer */
     uint16_t port;
@@ -226,6 +227,8 @@ void http_call_later(struct http_request *request, http_request_fn *next);
 void http_yield(struct shoal_http *http);
 /* H5. False: its route's handle comes in a later turn. */
 bool http_body_may(struct http_request *request);
+/* The same of a message within a stream. False: try it again in a later turn. */
+bool http_message_may(struct shoal_http *http, size_t bytes);
 void http_handle_closed(struct shoal_http *http);
 void http_stop_check(struct shoal_http *http);
 

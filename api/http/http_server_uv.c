@@ -197,6 +197,18 @@ bool http_body_may(struct http_request *request)
     return false;
 }
 
+bool http_message_may(struct shoal_http *http, size_t bytes)
+{
+    if (http->messages_ms != http_now_ms(http)) {
+        http->messages_ms = http_now_ms(http);
+        http->messages_bytes = 0;
+    }
+    if (bytes > 0 && http->messages_bytes > 0 && http->messages_bytes + bytes > SHOAL_HTTP_TURN_BODIES_BYTES)
+        return false;
+    http->messages_bytes += bytes;
+    return true;
+}
+
 static void http_free(struct shoal_http *http)
 {
     tls_context_destroy(http->tls);

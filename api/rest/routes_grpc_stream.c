@@ -23,6 +23,9 @@
 
 #include "shoal/banned.h"
 
+/* Of an InferRequest: it has two fields, and what is passed over costs, too. */
+#define DLIM_NUMBERS_MAX 1000u
+
 enum kind { KIND_OIP, KIND_DLIM };
 
 struct task {
@@ -51,6 +54,7 @@ struct stream {
     unsigned out_count;
     unsigned writing; /* answers that are on their way */
     bool paused, advancing;
+    bool later; /* go_on comes */
     bool ended; /* the client has said all */
     bool over;  /* the call has ended */
     bool discards;
@@ -316,10 +320,13 @@ static void take_oip(struct task *t, struct shoal_view message, uint32_t timeout
 static void take_dlim(struct task *t, struct shoal_view message, uint32_t timeout_ms)
 {
     struct proto_reader reader = proto_reader_init(message);
+    unsigned budget = DLIM_NUMBERS_MAX;
     struct shoal_view data = { 0 };
     struct proto_field field;
     char after[40];
     bool fine = true;
+
+    reader.budget = &budget;
 
     while (proto_next(&reader, &field)) {
         if (field.number == 1 && field.wire == PROTO_BYTES) {
@@ -368,13 +375,51 @@ static void take(struct stream *s, struct shoal_view message)
 
 /* ---- messages ---- */
 
+static void advance(struct stream *s);
+
+static void go_on(struct http_request *request)
+{
+    struct stream *s = request->state;
+
+    s->later = false;
+    advance(s);
+}
+
+/* Of the message that ends in what came, from `at` on; 0: none does. */
+static size_t ends_with(const struct stream *s, size_t at)
+{
+    const uint8_t *bytes = s->rest.bytes + at;
+    size_t left = s->rest.len - at, len = s->frames.left;
+
+    if (!s->frames.within && (s->frames.have > 0 || left < 5))
+        return 0;
+    if (!s->frames.within) {
+        len = (size_t)bytes[1] << 24 | (size_t)bytes[2] << 16 | (size_t)bytes[3] << 8 | bytes[4];
+        left -= 5;
+    }
+    if (len > left)
+        return 0;
+    return s->frames.within ? len + s->frames.message.len : len;
+}
+
+/* False: it is for a later turn. */
+static bool may_take(struct stream *s, size_t at)
+{
+    if (http_message_may(s->request->http, ends_with(s, at)))
+        return true;
+    if (!s->later)
+        http_call_later(s->request, go_on);
+    s->later = true;
+    return false;
+}
+
 static size_t take_rest(struct stream *s)
 {
     struct shoal_msg msg;
     size_t at = 0, used = 0;
     bool whole;
 
-    while (!s->over && at < s->rest.len && s->in_hand < SHOAL_GRPC_TASKS_MAX) {
+    while (!s->over && at < s->rest.len && s->in_hand < SHOAL_GRPC_TASKS_MAX && may_take(s, at)) {
         enum shoal_err err = grpc_frames_step(&s->frames, s->rest.bytes + at, s->rest.len - at, &used, &whole, &msg);
 
         if (err != SHOAL_OK) {

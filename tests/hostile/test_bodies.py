@@ -133,6 +133,10 @@ def test_numbers_of_grpc_are_bounded_in_and_out(mesh):
         with pytest.raises(grpc.RpcError) as caught:  # a kernel's answer, typed
             call(infer(field(3, b"\x01"), b"numbers"), metadata=meta, timeout=60)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "raw_input_contents" in caught.value.details(), caught.value
+        streams = {"/inference.GRPCInferenceService/ModelStreamInfer": (LIES["packed"], b"raw_input_contents"),
+                   "/dlim.v1.StreamInference/Infer": (b"\x78\x01" * (8 << 20), b"no InferRequest")}
+        for path, (lie, said) in streams.items():  # messages of a stream are no whole bodies
+            assert said in next(channel.stream_stream(path)(iter([lie]), metadata=meta + (("model-name", "m"),), timeout=60)), path
         raw = field(1, b"m") + field(5, field(1, b"numbers") + field(2, b"INT64") + field(3, b"\x01")) + field(7, struct.pack("<q", 1))
         assert b"\xff" * 1000 in call(raw, metadata=meta, timeout=60)
     finally:
