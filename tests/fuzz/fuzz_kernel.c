@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 static struct {
     int listener;
     struct sockaddr_un name;
-} kernel = { .listener = -1 };
+} kernel;
 
 struct asked {
     struct serve_host *host;
@@ -60,7 +60,8 @@ static void on_piece(void *arg, struct shoal_view piece)
     serve_host_more(a->host, a->id, piece.len);
 }
 
-static void listen_once(void)
+/* Its host removes the name with the kernel: each input has one of its own. */
+static void kernel_listen(void)
 {
     kernel.name.sun_family = AF_UNIX;
     (void)snprintf(kernel.name.sun_path, sizeof(kernel.name.sun_path), "/tmp/shoal-fuzz-kernel-%d", (int)getpid());
@@ -117,7 +118,8 @@ static void close_all(uv_handle_t *handle, void *arg)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-    static const uint8_t ready[] = "\x0f\0\0\0\x92\xa5ready\x81\xa5" "batch\x04";
+    static const uint8_t ready[] = "\x0f\0\0\0\x92\xa5ready\x81\xa5"
+                                   "batch\x04";
     struct shoal_job_id job = { { 1 } };
     struct asked asked[ASKED];
     struct serve_host *host;
@@ -128,8 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
     if (len < 1)
         return 0;
-    if (kernel.listener < 0)
-        listen_once();
+    kernel_listen();
     if (uv_loop_init(&loop) != 0)
         abort();
     host = serve_host_create(
@@ -151,6 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     for (unsigned i = 0; i < ASKED; i++)
         SHOAL_ASSERT(asked[i].ends == 1 || i == 1);
     (void)close(fd);
+    (void)close(kernel.listener);
     run(&loop, 2);
     uv_walk(&loop, close_all, NULL);
     run(&loop, 3);
