@@ -6,6 +6,8 @@
  * A1. None: the first request that waits gets a kernel at once. There are fewer than the least, or more than the most: at once, too.
  * A2. Else it grows only for load that has been there at two looks, an interval apart: a burst that the kernels answer
  *     within an interval starts none. By at most as many as there are.
+ * A4. Twice as much load as the kernels take at one time, for SHOAL_AUTOSCALE_BURST_NS without a break and with all of them
+ *     ready, does not wait for the interval: it grows at once, to the double at most, and again after as long.
  * A3. It shrinks when fewer were enough for `release_ns` without a break, and to the most that was wanted in that time.
  * Source: the scaling loop of the inference contract, 7.1. */
 #ifndef SHOAL_AUTOSCALE_H
@@ -14,9 +16,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Longer than a host's word of its load is old (A4). */
+#define SHOAL_AUTOSCALE_BURST_NS 500000000ull
+
 /* What it remembers between two calls; begins as zeroes. */
 struct shoal_autoscale {
     uint64_t looked_ns;  /* the last look; 0: none */
+    uint64_t burst_ns;   /* since when there is a burst (A4); 0: there is none */
     uint64_t surplus_ns; /* since when fewer were enough; 0: they are not */
     uint32_t load;       /* at that look */
     uint32_t peak;       /* the most that was wanted since `surplus_ns` */

@@ -41,6 +41,22 @@ static uint32_t shrunk(struct shoal_autoscale *state, const struct shoal_autosca
     return state->peak;
 }
 
+/* A4. */
+static bool bursts(struct shoal_autoscale *state, const struct shoal_autoscale_facts *facts)
+{
+    SHOAL_ASSERT(facts->batch > 0);
+    if (facts->have == 0 || facts->ready < facts->have || facts->load / facts->batch < 2 * (uint64_t)facts->have) {
+        state->burst_ns = 0;
+        return false;
+    }
+    if (state->burst_ns == 0)
+        state->burst_ns = facts->now_ns;
+    if (facts->now_ns < state->burst_ns + SHOAL_AUTOSCALE_BURST_NS)
+        return false;
+    state->burst_ns = facts->now_ns;
+    return true;
+}
+
 uint32_t shoal_autoscale(struct shoal_autoscale *state, const struct shoal_autoscale_facts *facts)
 {
     uint32_t lasting, want;
@@ -51,6 +67,10 @@ uint32_t shoal_autoscale(struct shoal_autoscale *state, const struct shoal_autos
         return bounded(facts, 1); /* A1 */
     if (bounded(facts, facts->have) != facts->have)
         return bounded(facts, facts->have);
+    if (bursts(state, facts) && wanted(facts, facts->load) > facts->have) {
+        state->surplus_ns = 0;
+        return grown(facts, wanted(facts, facts->load));
+    }
     if (state->looked_ns != 0 && facts->now_ns < state->looked_ns + facts->interval_ns)
         return facts->have;
     lasting = facts->ready == 0 || facts->load < state->load ? facts->load : state->load; /* A2 */

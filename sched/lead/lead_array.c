@@ -92,18 +92,24 @@ void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max
         *min = lead->floor < *max ? lead->floor : *max;
 }
 
-/* Hosts that hold requests for this service look for how it begins. A host that ends a replica, because its kernel has said
- * that it cannot serve, kills it: then its last words say why, and the signal would mislead. */
+/* From so many ends in a row on its requests are refused where no replica is ready; before, they wait for the next one. */
+#define FAILING_COUNT 5
+
+/* Hosts that hold requests for this service look for how it begins: "a replica ended with" refuses them. A host that ends a
+ * replica, because its kernel has said that it cannot serve, kills it: then its last words say why, and the signal would
+ * mislead. */
 static void say_again(struct shoal_lead *lead, const struct shoal_worker_report *report, unsigned wait_ms)
 {
     bool has_words = report->text[0] != '\0';
+    const char *ended = lead->again_count < FAILING_COUNT ? "has ended" : "ended";
 
     if (report->signalled && report->status == SIGKILL && has_words)
         (void)snprintf(lead->again_text, sizeof(lead->again_text),
-                       "a replica ended with the words \"%.200s\"; the next one is started in %u ms", report->text, wait_ms);
+                       "a replica %s with the words \"%.200s\"; the next one is started in %u ms", ended, report->text,
+                       wait_ms);
     else
         (void)snprintf(lead->again_text, sizeof(lead->again_text),
-                       "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
+                       "a replica %s with %s %d%s%.200s; the next one is started in %u ms", ended,
                        report->signalled ? "signal" : "exit status", report->status, has_words ? ": " : "", report->text,
                        wait_ms);
 }

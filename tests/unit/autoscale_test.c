@@ -9,7 +9,8 @@
 #define S 1000000000ull
 
 struct look {
-    uint32_t at_s, load, want; /* what it says then; the kernels that it asks for are ready at the next look */
+    double at_s;
+    uint32_t load, want; /* what it says then; the kernels that it asks for are ready at the next look */
 };
 
 static const struct {
@@ -34,7 +35,7 @@ static const struct {
       10,
       1,
       { { 1, 8, 1 }, { 4, 8, 2 }, { 7, 8, 4 }, { 10, 8, 8 } } },
-    { "A2: nothing between two looks", 1, 1, 10, 1, { { 1, 8, 1 }, { 2, 8, 1 }, { 3, 8, 1 }, { 4, 8, 2 } } },
+    { "A2: nothing between two looks", 1, 1, 10, 2, { { 1, 3, 2 }, { 2, 3, 2 }, { 3, 3, 2 }, { 4, 3, 3 } } },
     { "a kernel takes a batch", 4, 1, 10, 1, { { 1, 8, 1 }, { 4, 8, 2 }, { 7, 8, 2 } } },
     { "never above the most", 1, 1, 3, 2, { { 1, 50, 2 }, { 4, 50, 3 }, { 7, 50, 3 } } },
     { "A3: it shrinks when fewer were enough for the whole time",
@@ -50,6 +51,20 @@ static const struct {
       4,
       { { 1, 0, 4 }, { 40, 4, 4 }, { 61, 0, 4 }, { 100, 0, 4 }, { 121, 0, 0 } } },
     { "A3: to the most that was wanted in that time", 1, 0, 10, 8, { { 1, 1, 8 }, { 30, 3, 8 }, { 61, 0, 3 } } },
+    { "A4: twice what they take, for half a second, waits for no interval; once more in half a second",
+      1,
+      1,
+      10,
+      1,
+      { { 1, 1, 1 }, { 1.1, 4, 1 }, { 1.5, 4, 1 }, { 1.6, 4, 2 }, { 1.7, 4, 2 }, { 2.1, 4, 4 } } },
+    { "A4: a break begins the time anew",
+      1,
+      1,
+      10,
+      1,
+      { { 1, 4, 1 }, { 1.4, 1, 1 }, { 1.5, 4, 1 }, { 1.9, 4, 1 }, { 2, 4, 2 } } },
+    { "A4: less than twice is no burst", 2, 2, 10, 2, { { 1, 7, 2 }, { 1.6, 7, 2 }, { 2.2, 7, 2 } } },
+    { "A4: never above the most", 1, 1, 2, 2, { { 1, 9, 2 }, { 1.6, 9, 2 } } },
     { "A3: never below the least", 1, 2, 10, 4, { { 1, 0, 4 }, { 61, 0, 2 } } },
 };
 
@@ -61,18 +76,19 @@ static void test_rows(void **state)
         uint32_t have = cases[i].have, ready = have;
 
         for (const struct look *look = cases[i].looks; look->at_s > 0; look++) {
-            uint32_t want = shoal_autoscale(&scale, &(struct shoal_autoscale_facts){ .now_ns = look->at_s * S,
-                                                                                     .interval_ns = 3 * S,
-                                                                                     .release_ns = 60 * S,
-                                                                                     .batch = cases[i].batch,
-                                                                                     .min = cases[i].min,
-                                                                                     .max = cases[i].max,
-                                                                                     .have = have,
-                                                                                     .ready = ready,
-                                                                                     .load = look->load });
+            uint32_t want = shoal_autoscale(
+                &scale, &(struct shoal_autoscale_facts){ .now_ns = (uint64_t)(look->at_s * 1000) * (S / 1000),
+                                                         .interval_ns = 3 * S,
+                                                         .release_ns = 60 * S,
+                                                         .batch = cases[i].batch,
+                                                         .min = cases[i].min,
+                                                         .max = cases[i].max,
+                                                         .have = have,
+                                                         .ready = ready,
+                                                         .load = look->load });
 
             if (want != look->want)
-                fail_msg("%s: at %u s it wants %u kernels, not %u", cases[i].name, look->at_s, want, look->want);
+                fail_msg("%s: at %g s it wants %u kernels, not %u", cases[i].name, look->at_s, want, look->want);
             have = ready = want;
         }
     }

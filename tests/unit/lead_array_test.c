@@ -357,6 +357,32 @@ static void test_a_silent_host_takes_no_replica_from_others(void **state)
     w_deinit(&w);
 }
 
+/* Whose replica has ended waits for the next one; from the fifth end in a row on, hosts refuse what they hold (the words that
+ * backend_infer.c looks for). */
+static void test_replicas_that_end_one_after_the_other(void **state)
+{
+    static struct shoal_job_facts facts;
+
+    (void)state;
+    begin_service(14, 1, 12);
+    w_new_lead(&w, 0);
+    for (uint32_t ends = 1; ends <= 6; ends++) {
+        struct w_worker *last = NULL;
+
+        w_run_for(&w, 10 * SHOAL_S); /* the pause before the next one has passed */
+        for (uint32_t i = 0; i < w.worker_count; i++)
+            if (w.workers[i].alive)
+                last = &w.workers[i];
+        assert_non_null(last);
+        w_exit(&w, last, 3, false);
+        w_run_for(&w, 100 * SHOAL_MS);
+        shoal_lead_facts(w.lead, &facts);
+        assert_int_equal(strncmp(facts.pending, "a replica has ended with ", 25) == 0, ends < 5);
+        assert_int_equal(strncmp(facts.pending, "a replica ended with ", 21) == 0, ends >= 5);
+    }
+    w_deinit(&w);
+}
+
 static void strike(uint32_t step)
 {
     uint32_t host = (uint32_t)shoal_rand_below(&w.rand, W_HOSTS);
@@ -420,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_others_get_their_share),
         cmocka_unit_test(test_a_service_yields),
         cmocka_unit_test(test_a_silent_host_takes_no_replica_from_others),
+        cmocka_unit_test(test_replicas_that_end_one_after_the_other),
         cmocka_unit_test(test_chance),
     };
 
