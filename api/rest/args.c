@@ -520,6 +520,11 @@ static enum shoal_err apply_edt(struct parse *p, const struct option_row *row, c
             if (!parse_int(text, &number) || number < 1)
                 return bad(p, row, value, "a list with maxWorkers=N, N an integer of 1 or more");
             p->workers = number;
+        } else if (strncasecmp(value, "mode=", 5) == 0 && (len != 13 || strncasecmp(value + 5, "sync_gdc", 8) != 0)) {
+            return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                              "not supported yet: --%s %.*s; leave it out, or give mode=sync_gdc: an update of the weights waits "
+                              "for the mini-batches of all workers",
+                              row->name, len > 40 ? 40 : (int)len, value);
         }
         if (value[len] == '\0')
             return SHOAL_OK;

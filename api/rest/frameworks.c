@@ -37,6 +37,12 @@ static const char *const edt_tensorflow_desc[] = {
     "  dlicmd --exec-start edtTensorflow --numWorker 6 --model-main main.py --model-dir my_model",
     NULL,
 };
+static const char *const c_desc[] = {
+    "shoalC: elastic training by a program of yours that calls libshoal (shoal/collective.h)",
+    "Examples:",
+    "  shoal job run --framework shoalC --workers 6 --model-main fit --model-dir my_model",
+    NULL,
+};
 static const char *const later_desc[] = { "Known, not supported yet.", NULL };
 
 static const struct shoal_framework builtin[] = {
@@ -101,6 +107,18 @@ static const struct shoal_framework builtin[] = {
       .backend = "tensorflow",
       .worker_memory = "8G",
       .desc = edt_tensorflow_desc,
+      .elastic = true,
+      .supported = true,
+      .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX,
+      .gpus_per_worker_max = 1 },
+    { .name = "shoalC",
+      .version = "1",
+      .app_name = "ElasticCTrain",
+      .exec_mode = "distributed",
+      .backend = "C",
+      .worker_memory = "4G",
+      .desc = c_desc,
       .elastic = true,
       .supported = true,
       .workers_default = 1,

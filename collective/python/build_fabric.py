@@ -2,6 +2,7 @@
 
     OUTDIR/libs/fabric.zip       fabric_model, callbacks, pyedt; redhareapi, which kernels of services import
     OUTDIR/native/libshoal.so    zips hold no libraries
+    OUTDIR/native/libshoal.so.0  the same, by the name that programs in C are linked to
     OUTDIR/native/warm.py        a warm interpreter, and libshoal-warm.so, which it loads
     OUTDIR/native/warm_engine.py what it becomes as an engine server
     OUTDIR/site/cloudpickle      from this interpreter's environment; last on the path of a job
@@ -74,6 +75,9 @@ def copy_package(name, site):
     return str(getattr(package, "__version__", None) or package.version)
 
 
+SONAME = "libshoal.so.0"  # as in the Makefile
+
+
 def main():
     if len(sys.argv) not in (3, 4):
         sys.exit("usage: build_fabric.py OUTDIR LIBSHOAL [LIBWARM]")
@@ -86,6 +90,8 @@ def main():
             binary = source.read()
         replace(os.path.join(out, "native", name), binary)
         content.update(binary)
+    if not os.path.islink(os.path.join(out, "native", SONAME)):
+        os.symlink("libshoal.so", os.path.join(out, "native", SONAME))
     for name in ("cloudpickle", "msgpack"):
         content.update(copy_package(name, os.path.join(out, "site")).encode())
     for name in sources(os.path.join(HERE, "tools")):

@@ -51,7 +51,7 @@ struct shoal_framework {
     unsigned gpus_per_worker_max;
 };
 
-/* The six names of the specification; a node without others returns exactly these. */
+/* The six names of the specification, and shoalC, for workers of libshoal's own C interface. */
 const struct shoal_framework *shoal_frameworks_builtin(size_t *count);
 
 /* ---- submit ---- */

@@ -214,6 +214,9 @@ static void env_service(const struct agent *agent, const struct agent_job *job, 
     put_env(t, "SHOAL_KERNEL_ALLOW_PICKLE", "%d", allow != NULL && strcmp(allow, "1") == 0);
 }
 
+/* Engines and driver are the user's own program, which calls libshoal. */
+static bool is_program(const struct agent_job *job) { return strcmp(job->spec.framework, "shoalC") == 0; }
+
 static void put_argv(struct agent_start_text *t, const char *text)
 {
     if (t->start.argc < SHOAL_RUNNER_STRINGS_MAX) {
@@ -226,7 +229,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
 {
     const char *text = NULL;
 
-    if (run->role == SHOAL_JOB_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
+    if (run->role == SHOAL_JOB_ENGINE && !is_program(job)) {
         t->start.how = SHOAL_START_FORK;
         t->start.warm = is_keras(job) ? SHOAL_WARM_NONE : SHOAL_WARM_FRAMEWORK; /* what waits has torch loaded */
         put_argv(t, agent->settings.python);
@@ -241,14 +244,14 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         put_argv(t, "pyedt.kernel_host");
         return;
     }
-    if (run->role == SHOAL_JOB_DRIVER && strcmp(job->spec.framework, "shoalC") != 0 && !is_keras(job))
+    if (run->role == SHOAL_JOB_DRIVER && !is_program(job) && !is_keras(job))
         t->start.warm = SHOAL_WARM_FRAMEWORK;
     else if (job->spec.warm)
         t->start.warm = SHOAL_WARM_SCRIPT;
-    if (!job->spec.user_cmd) {
+    if (!job->spec.user_cmd && !is_program(job))
         put_argv(t, agent->settings.python);
+    if (!job->spec.user_cmd)
         put_argv(t, job->main_path);
-    }
     while ((text = shoal_job_texts_next(&job->spec.argv, text)) != NULL)
         put_argv(t, text);
 }
