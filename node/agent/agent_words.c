@@ -156,16 +156,23 @@ static bool goes_on(const char *at)
     return true;
 }
 
-/* The message comes first: where there is no room for both, the place loses its source, and then its end. */
+/* The message comes first: where there is no room for both, the place loses its source, then its parts. A message that is cut
+ * all the same leaves the place a quarter. */
 static void fit_place(char *place, size_t message, size_t cap)
 {
     char *source = strstr(place, ": ");
+    size_t left = message + sizeof(" ()") < cap ? cap - message - sizeof(" ()") : 0;
 
     SHOAL_ASSERT(cap > 3);
-    if (message + strlen(place) + sizeof(" ()") > cap && source != NULL)
+    if (message >= cap)
+        left = cap / 4;
+    if (strlen(place) > left && source != NULL)
         *source = '\0';
-    if (strlen(place) > cap / 2)
-        place[cap / 2] = '\0';
+    while (strlen(place) > left) { /* "main.py, line 12, in area": whole parts of it */
+        char *comma = strrchr(place, ',');
+
+        *(comma == NULL ? place : comma) = '\0';
+    }
 }
 
 void agent_words(const char *tail, char *text, size_t cap)

@@ -31,6 +31,9 @@ static const struct row {
     { "a long message leaves no room for the source",
       TOP MAIN "RuntimeError: train() of fabric_model wants an elastic job, and this one is not: submit it with --framework edtPyTorch, not as a plain script of PyTorch or the like\n",
       "RuntimeError: train() of fabric_model wants an elastic job, and this one is not: submit it with --framework edtPyTorch, not as a plain script of PyTorch or the like (main.py, line 12, in area)" },
+    { "a message that is as long as all of it", TOP MAIN
+      "pyedt._driver.TrainingFailed: training failed: its bundle cannot be kept on this host: /var/lib/shoal-of-gamma/jobs/shoal-38gkce4pge8mc9jv/driver/call-1.bundle: No such file or directory\n",
+      "pyedt._driver.TrainingFailed: training failed: its bundle cannot be kept on this host: /var/lib/shoal-of-gamma/jobs/shoal-38gkce4pge8mc9jv/driver/call-1.bundle: No such file or directory (main.py)" },
     { "the script went on", TOP MAIN "KeyError: 'width'\nstill here\ngives up\n", "gives up" },
     { "cut off within a frame", "area\n    return box\nKeyError: 'width'\n", "KeyError: 'width'" },
     { "a traceback without an end", TOP MAIN, "    return box[\"width\"] * 2" },
