@@ -120,15 +120,17 @@ def strike(clients, host, kind, chance):
 
 def chaos(mesh, folder, seed, strikes, pause_s):
     print("seed %d: SHOAL_DRAW=%d" % (seed, seed))
-    chance, done = random.Random(seed), []
+    chance, done, deck = random.Random(seed), [], []
     clients = Clients(mesh, "sums")
     try:
         while len(done) < strikes:
-            host, kind = chance.choice(mesh.hosts), chance.choice(KINDS)
+            deck = deck or chance.sample(KINDS, len(KINDS))  # each kind once before one comes again
+            host, kind = chance.choice(mesh.hosts), deck[-1]
             clients.go_on(chance.uniform(0.5, 1) * pause_s)
             began = time.monotonic()
             if not strike(clients, host, kind, chance):
                 continue  # nothing of this kind is there: the last strike has been here
+            deck.pop()
             if kind in ("agent", "host"):
                 host.start()
                 mesh.until(lambda: mesh.knows(host, len(mesh.hosts)), 60, "%s is back" % host.name)
@@ -154,7 +156,7 @@ def judge(asked, strikes, folder):
     seconds = max(one.ended for one in asked) - min(one.began for one in asked)
     print("%d strikes (%s), %d requests in %.0f s, %d failed" % (
         len(strikes), ", ".join("%s %s" % row[2:] for row in strikes), len(asked), seconds, len(asked) - len(good)))
-    assert len(good) > len(asked) * 0.5, collections.Counter((one.status, one.body[:80]) for one in asked if one.status != 200)
+    assert len(good) > len(asked) * 0.8, collections.Counter((one.status, one.body[:80]) for one in asked if one.status != 200)
 
 
 @pytest.fixture
@@ -171,7 +173,7 @@ def served(new_mesh, tmp_path):
 
 
 def test_a_few_strikes_cost_only_what_was_under_way(served):
-    chaos(*served, SEED, 4, 0.5)
+    chaos(*served, SEED, 5, 0.5)
 
 
 @pytest.mark.soak
