@@ -257,16 +257,19 @@ enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts
 #define PAGEMAP_OF_FILE (1ull << 61)
 #define PAGES_A_READ 512u
 
-/* Pages that this process wrote to are its own from then on, and show nothing of the file any more: give them back. */
+/* Pages that this process wrote to are its own from then on, and show nothing of the file any more: give them back. Where nobody
+ * may look which these are (a container without pagemap), all are given back, and come from the file at their next use. */
 static enum shoal_err drop_written(const uint8_t *at, uint64_t bytes, struct shoal_msg *msg)
 {
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     uint64_t entries[PAGES_A_READ];
     uint64_t pages = bytes / ARENA_PAGE;
     uint64_t first = (uint64_t)(uintptr_t)at / ARENA_PAGE;
-    bool read = fd >= 0;
+    bool read = true;
 
-    for (uint64_t done = 0; done < pages && read; done += PAGES_A_READ) {
+    if (fd < 0)
+        read = madvise((void *)(uintptr_t)(first * ARENA_PAGE), pages * ARENA_PAGE, MADV_DONTNEED) == 0;
+    for (uint64_t done = 0; fd >= 0 && done < pages && read; done += PAGES_A_READ) {
         uint64_t count = pages - done < PAGES_A_READ ? pages - done : PAGES_A_READ;
 
         read = pread(fd, entries, count * 8, (off_t)((first + done) * 8)) == (ssize_t)(count * 8);
@@ -276,7 +279,7 @@ static enum shoal_err drop_written(const uint8_t *at, uint64_t bytes, struct sho
     }
     if (fd >= 0)
         (void)close(fd);
-    return read ? SHOAL_OK : shoal_fail(msg, SHOAL_ERR_INVALID, "cannot tell which pages were written: %s", strerror(errno));
+    return read ? SHOAL_OK : shoal_fail(msg, SHOAL_ERR_INVALID, "cannot give back pages that were written: %s", strerror(errno));
 }
 
 static bool same_view(const struct arena_view *view, const struct arena_part *parts, uint32_t count)
