@@ -1,7 +1,7 @@
 """Agents of the previous version and of this one share a mesh, and are exchanged one by one, there and back, under load.
 
-`tests/system/previous` names the commit of the previous version. It is built once, into build/previous; without that
-commit in the clone the tests are skipped."""
+`tests/system/previous` names the commit of the previous version. It is built once, without optimizing since it only has to
+speak, into build/previous; without that commit in the clone the tests are skipped."""
 
 import pathlib
 import shutil
@@ -40,13 +40,13 @@ def previous():
     if shutil.which("git") is None or git("cat-file", "-e", commit + "^{commit}").returncode != 0:
         pytest.skip("commit %s, which tests/system/previous names, is not in this clone: git fetch --unshallow" % commit)
     folder = ROOT / "build" / "previous" / commit
-    binary = folder / "build" / "release" / "shoal"
+    binary = folder / "build" / "debug" / "shoal"
     if not (folder / "built").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         subprocess.run(["tar", "-x", "-C", str(folder)], input=git("archive", commit).stdout, check=True)
         (folder / ".venv").symlink_to(ROOT / ".venv")
-        made = subprocess.run(["make", "-s", "-C", str(folder), "-j2", "FLAVOUR=release", "all"], capture_output=True, text=True)
+        made = subprocess.run(["make", "-s", "-C", str(folder), "-j2", "FLAVOUR=debug", "all"], capture_output=True, text=True)
         assert made.returncode == 0, "commit %s does not build:\n%s" % (commit, made.stderr[-3000:])
         (folder / "built").touch()
     return binary
