@@ -345,6 +345,17 @@ def test_files_that_documents_name_are_there():
     assert not wrong, "no such file:\n" + "\n".join(wrong)
 
 
+def test_sections_of_the_protocols_that_are_named_are_there():
+    """"PROTOCOLS 7 and 12" in a comment, a test or a document: both are headings of that page."""
+    there = set(re.findall(r"^## (\d+)\. ", (ROOT / "docs" / "PROTOCOLS.md").read_text(), re.M))
+    pages = [*sources(*FOLDERS, "tests", kinds=(".c", ".h", ".py")), ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {(name_of(page), number) for page in pages
+             for cited in re.findall(r"PROTOCOLS,?(?: sections?)? (\d+(?:(?:,| and) \d+)*)", page.read_text())
+             for number in re.findall(r"\d+", cited)}
+    assert len(named) > 50, "the pattern finds few: %d" % len(named)
+    assert not {one for one in named if one[1] not in there}, "no such section of docs/PROTOCOLS.md"
+
+
 def test_a_decision_says_what_was_asked_chosen_refused_and_what_would_change_it():
     pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     parts = ("**Question.**", "**Choice.**", "**Refused.**", "**What would change it.**")
