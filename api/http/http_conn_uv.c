@@ -494,9 +494,12 @@ static bool advance_body(struct http_conn *conn)
         }
         if (content.len > 0)
             http_request_data(request, content);
-        if (conn->closing || conn->request != request || conn->phase != CONN_BODY)
+        if (conn->closing)
             return false;
-        consume(conn, used);
+        if (conn->in_len > 0) /* also of a body that was answered before its end: the rest of it is no request */
+            consume(conn, used);
+        if (conn->request != request || conn->phase != CONN_BODY)
+            return conn->phase == CONN_HEAD && !conn->finish;
         if (!conn->body.done || request->paused > 0)
             return true;
     }

@@ -125,6 +125,16 @@ def server(request, tmp_path):
     assert made.stop() == 0
 
 
+@pytest.mark.parametrize("kind", ["text/plain", TYPE])
+def test_the_body_of_a_refused_request_is_no_request(server, kind):
+    """Its first bytes are refused while the rest of it is there already: what follows on the connection is the next request."""
+    hidden = (b"--XX\r\nno head\r\n\r\n" if kind == TYPE else b"") + request("GET", BASE + "/conf", close=False)
+    first = request("POST", BASE + "/execs/" + ARGS, "Content-Type: %s\r\nContent-Length: %d\r\n" % (kind, len(hidden)), hidden, False)
+    answers = server.send(first + request("GET", "/healthz"))
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400" if kind == TYPE else b"415", b"200"], answers
+    assert answers.endswith(b"ok\n") and b"MSD_ENABLED" not in answers
+
+
 def test_framing(server):
     conf = BASE + "/conf"
     assert b"MSD_ENABLED" in server.send(request("GET", conf), 1)
