@@ -140,6 +140,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_mesh_decode(struct shoal_mesh *mesh, struc
 uint64_t shoal_mesh_version(const struct shoal_mesh *mesh);
 const char *shoal_mesh_name(const struct shoal_mesh *mesh);
 const struct shoal_mesh_user *shoal_mesh_user_find(const struct shoal_mesh *mesh, const char *name);
+bool shoal_mesh_user_name_is_valid(const char *name); /* of any length */
 size_t shoal_mesh_user_count(const struct shoal_mesh *mesh);
 const struct shoal_mesh_user *shoal_mesh_user_at(const struct shoal_mesh *mesh, size_t i); /* in name order */
 /* The newest first: it signs, all verify. Returns the count, at most SHOAL_MESH_KEYS_MAX. */

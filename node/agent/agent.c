@@ -16,215 +16,15 @@
 
 #include "agent_conf.h"
 #include "agent_python.h"
+#include "agent_settings.h"
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
 
-#define DEFAULT_PORT 7410
-#define DEFAULT_API_PORT 9243
 #define HEALTH_MS 100
 #define LAG_NOTED_MS 100
 #define LOAD_TICKS 30 /* load is told each 3 s */
 #define ALONE_MS 3000 /* so long after its start a host that found no mesh says so */
-/* A socket's path is at most 107 bytes: <data>/jobs/shoal-<16 digits>/runner.sock must fit. */
-#define DATA_PATH_MAX 60
-
-/* ---- settings ---- */
-
-static enum shoal_err resolve(const char *text, uint16_t port_default, struct shoal_address *address,
-                              struct shoal_msg *msg)
-{
-    return shoal_address_parse(text, port_default, address, msg);
-}
-
-/* Beside the program as it is built, or where `make install` puts it. */
-static void find_fabric(struct agent_settings *settings)
-{
-    ssize_t len;
-    char *slash;
-
-    if (settings->fabric_home[0] != '\0') /* --libs */
-        return;
-    len = readlink("/proc/self/exe", settings->fabric_home, sizeof(settings->fabric_home) - 16);
-    settings->fabric_home[len < 0 ? 0 : len] = '\0';
-    slash = strrchr(settings->fabric_home, '/');
-    if (slash == NULL)
-        return;
-    memcpy(slash, "/fabric", 8);
-    if (access(settings->fabric_home, R_OK) != 0 && slash - settings->fabric_home < AGENT_PATH_BYTES - 32)
-        memcpy(slash, "/../lib/shoal/fabric", 21);
-}
-
-static enum shoal_err data_folder(struct agent_settings *settings, const char *data, struct shoal_msg *msg)
-{
-    char *resolved;
-
-    if (data[0] == '\0')
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "no data folder: give one with --data");
-    resolved = realpath(data, NULL);
-    if (resolved == NULL)
-        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "%s: %s; make it with `shoal init` or `shoal join`", data,
-                          strerror(errno));
-    (void)snprintf(settings->data, sizeof(settings->data), "%s", resolved);
-    free(resolved);
-    if (strlen(settings->data) > DATA_PATH_MAX)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
-                          "%s: longer than %d bytes, and sockets lie below it; choose a shorter path", settings->data,
-                          DATA_PATH_MAX);
-    return SHOAL_OK;
-}
-
-static void seeds_read(struct agent_settings *settings)
-{
-    char path[AGENT_PATH_BYTES + 16];
-    char line[128];
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "%s/seeds", settings->data);
-    file = fopen(path, "re");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL && settings->seed_count < SHOAL_SWIM_SEEDS_MAX) {
-        struct shoal_msg msg;
-
-        line[strcspn(line, "\n")] = '\0';
-        if (resolve(line, DEFAULT_PORT, &settings->seeds[settings->seed_count], &msg) == SHOAL_OK)
-            settings->seed_count++;
-    }
-    if (file != NULL)
-        (void)fclose(file);
-}
-
-static enum shoal_err keep_text(char *to, size_t cap, const char *option, const char *text, struct shoal_msg *msg)
-{
-    if (strlen(text) >= cap)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "--%s: \"%.20s...\" is longer than %zu bytes", option, text, cap - 1);
-    memcpy(to, text, strlen(text) + 1);
-    return SHOAL_OK;
-}
-
-/* Where training data goes between hosts: what the operator trusts; else where this host is reached, sealed. Loopback
- * leads to nobody else. */
-static void choose_fabric(struct agent_settings *settings)
-{
-    static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
-    const uint8_t *ip = settings->address.ip;
-
-    if (settings->fabric_trusted[0] != '\0')
-        return;
-    if (shoal_address_is_loopback(settings->address) || memcmp(ip, v4, sizeof(v4)) != 0)
-        memcpy(settings->fabric_trusted, "lo", 3);
-    else
-        (void)snprintf(settings->fabric_sealed, sizeof(settings->fabric_sealed), "%u.%u.%u.%u", ip[12], ip[13], ip[14],
-                       ip[15]);
-}
-
-static enum shoal_err keep_transport(struct agent_settings *settings, const char *name, struct shoal_msg *msg)
-{
-    name = name[0] == '\0' ? "auto" : name;
-    if (strcmp(name, "auto") != 0 && strcmp(name, "ucx") != 0 && strcmp(name, "tcp") != 0)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "--transport: \"%.20s\" is not auto, ucx or tcp", name);
-    (void)snprintf(settings->transport, sizeof(settings->transport), "%s", name);
-    return SHOAL_OK;
-}
-
-/* The first line of the file; its text is a secret, so no message has it. */
-static enum shoal_err read_metrics_token(struct agent_settings *settings, const char *path, struct shoal_msg *msg)
-{
-    struct shoal_buf text = { 0 };
-    enum shoal_err err;
-    size_t len = 0;
-
-    if (path[0] == '\0')
-        return SHOAL_OK;
-    err = shoal_disk_read(path, 4096, &text, msg);
-    while (err == SHOAL_OK && len < text.len && text.bytes[len] != '\n' && text.bytes[len] != '\r')
-        len++;
-    if (err == SHOAL_OK && (len < SHOAL_METRICS_TOKEN_BYTES_MIN || len >= sizeof(settings->metrics_token)))
-        err = shoal_fail(msg, SHOAL_ERR_INVALID,
-                         "metrics-token-file: the first line of %s has %zu bytes, and a token has %u to %u", path, len,
-                         SHOAL_METRICS_TOKEN_BYTES_MIN, SHOAL_METRICS_TOKEN_BYTES - 1);
-    if (err == SHOAL_OK)
-        memcpy(settings->metrics_token, text.bytes, len);
-    shoal_buf_deinit(&text);
-    return err;
-}
-
-static enum shoal_err settings_texts(struct agent_settings *settings, const struct shoal_cli_agent *options,
-                                     struct shoal_msg *msg)
-{
-    const char *host = options->host[0] != '\0' ? options->host : "127.0.0.1";
-    enum shoal_err err = keep_text(settings->name, sizeof(settings->name), "name", options->name, msg);
-
-    if (err == SHOAL_OK)
-        err = keep_text(settings->api_host, sizeof(settings->api_host), "api-host",
-                        options->api_host[0] != '\0' ? options->api_host : host, msg);
-    if (err == SHOAL_OK)
-        err = keep_text(settings->domain, sizeof(settings->domain), "domain", options->domain, msg);
-    if (err == SHOAL_OK)
-        err = read_metrics_token(settings, options->metrics_token_file, msg);
-    if (err == SHOAL_OK)
-        err = keep_text(settings->fabric_trusted, sizeof(settings->fabric_trusted), "fabric-trusted",
-                        options->fabric_trusted, msg);
-    if (err == SHOAL_OK)
-        err = keep_transport(settings, options->transport, msg);
-    if (err == SHOAL_OK)
-        err = keep_text(settings->fabric_home, sizeof(settings->fabric_home) - 16, "libs", options->libs, msg);
-    return err;
-}
-
-static enum shoal_err settings_of(struct agent_settings *settings, const struct shoal_cli_agent *given,
-                                  struct shoal_msg *msg)
-{
-    static struct shoal_buf file; /* the kept texts live in it, as long as the process */
-    struct shoal_cli_agent kept = *given;
-    const struct shoal_cli_agent *options = &kept;
-    enum shoal_err err = data_folder(settings, options->data, msg);
-
-    if (err == SHOAL_OK)
-        err = agent_conf_read(&kept, &file, msg);
-    if (err == SHOAL_OK)
-        err = resolve(options->host[0] == '\0' ? "127.0.0.1" : options->host,
-                      options->port == 0 ? DEFAULT_PORT : options->port, &settings->address, msg);
-    if (err != SHOAL_OK)
-        return err;
-    err = settings_texts(settings, options, msg);
-    if (err != SHOAL_OK)
-        return err;
-    choose_fabric(settings);
-    if (settings->name[0] == '\0' && gethostname(settings->name, sizeof(settings->name) - 1) != 0)
-        (void)snprintf(settings->name, sizeof(settings->name), "node");
-    settings->api_port = options->api_port == 0 ? DEFAULT_API_PORT : options->api_port;
-    settings->api_plain = options->api_plain;
-    if (settings->api_plain && strncmp(settings->api_host, "127.", 4) != 0 && strcmp(settings->api_host, "::1") != 0)
-        return shoal_fail(
-            msg, SHOAL_ERR_INVALID,
-            "--api-plain on %s: HTTP without TLS is served on a loopback address only; leave --api-plain out, "
-            "or put a TLS proxy in front of 127.0.0.1",
-            settings->api_host);
-    settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
-    settings->store_map_bytes = options->store_map_mib * SHOAL_MIB;
-    if (settings->store_map_bytes != 0 &&
-        (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) > settings->store_map_bytes / 2)
-        settings->prefill_bytes = settings->store_map_bytes / 2;
-    settings->log_max_mib = options->log_max_mib == 0 ? SHOAL_JOB_LOG_MIB : options->log_max_mib;
-    settings->files_max = options->files_max == 0 ? SHOAL_JOB_FILES : options->files_max;
-    settings->files_gib = options->files_gib == 0 ? SHOAL_JOB_FILES_GIB : options->files_gib;
-    settings->warm_memory_bytes =
-        (options->warm_memory_mib == UINT64_MAX ? SHOAL_WARM_MEMORY_MIB : options->warm_memory_mib) * SHOAL_MIB;
-    settings->archive_s = options->archive_s == 0 ? SHOAL_ARCHIVE_S : options->archive_s;
-    settings->verbose = strcmp(options->log_level, "debug") == 0;
-    err = agent_inventory(settings, options->inventory, options->slots, msg);
-    find_fabric(settings);
-    if (err == SHOAL_OK && options->join[0] != '\0') {
-        err = resolve(options->join, DEFAULT_PORT, &settings->seeds[0], msg);
-        settings->seed_count = err == SHOAL_OK ? 1 : 0;
-    }
-    if (err == SHOAL_OK) {
-        seeds_read(settings);
-        settings->told_count = settings->seed_count;
-        agent_peers_read(settings);
-    }
-    return err == SHOAL_OK ? agent_python_find(settings, options->python, msg) : err;
-}
 
 static void no_work(uv_work_t *work) { (void)work; }
 
@@ -711,7 +511,7 @@ int agent_main(const struct shoal_cli_agent *options)
     agent_service_init();
     err = shoal_crypto_init(&msg);
     if (err == SHOAL_OK)
-        err = settings_of(&agent->settings, options, &msg);
+        err = agent_settings_of(&agent->settings, options, &msg);
     if (err == SHOAL_OK)
         err = shoal_folder_lock(agent->settings.data, &agent->lock_fd, &msg);
     if (err == SHOAL_OK)
@@ -768,28 +568,38 @@ static enum shoal_err read_secret_line(const char *path, char *text, size_t cap,
     if (file != stdin)
         (void)fclose(file);
     len = strcspn(text, "\r\n");
+    if (text[len] == '\0' && len + 1 == cap)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "%s: its first line is longer than %zu bytes", path, cap - 2);
     text[len] = '\0';
     return len == 0 ? shoal_fail(msg, SHOAL_ERR_INVALID, "%s is empty", path) : SHOAL_OK;
 }
 
-static enum shoal_err write_init(const char *data, const struct shoal_cli_agent *options, char *password, bool *made,
+/* The first administrator, and its password: before anything is written. */
+static enum shoal_err read_password(const struct shoal_cli_agent *options, char *password, bool *made,
+                                    struct shoal_msg *msg)
+{
+    uint8_t chance[9];
+
+    if (!shoal_mesh_user_name_is_valid(options->admin_user[0] == '\0' ? "admin" : options->admin_user))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "--admin-user: \"%.70s\": use 1 to 63 of A-Z a-z 0-9 . _ @ -",
+                          options->admin_user);
+    *made = options->admin_password_file[0] == '\0';
+    if (!*made)
+        return read_secret_line(options->admin_password_file, password, SHOAL_PASSWORD_BYTES_MAX + 2, msg);
+    shoal_random(chance, sizeof(chance));
+    shoal_hex_text(chance, sizeof(chance), password);
+    return SHOAL_OK;
+}
+
+static enum shoal_err write_init(const char *data, const struct shoal_cli_agent *options, const char *password,
                                  struct shoal_msg *msg)
 {
     static struct shoal_mesh_command command;
     uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
     char path[AGENT_PATH_BYTES];
     size_t len;
-    enum shoal_err err = SHOAL_OK;
+    enum shoal_err err;
 
-    *made = options->admin_password_file[0] == '\0';
-    if (*made) {
-        uint8_t chance[9];
-
-        shoal_random(chance, sizeof(chance));
-        shoal_hex_text(chance, sizeof(chance), password);
-    } else {
-        err = read_secret_line(options->admin_password_file, password, SHOAL_PASSWORD_BYTES_MAX, msg);
-    }
     command = (struct shoal_mesh_command){ .kind = SHOAL_MESH_INIT, .now_s = agent_wall_ms() / 1000 };
     (void)snprintf(command.name, sizeof(command.name), "%s",
                    options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name);
@@ -797,8 +607,7 @@ static enum shoal_err write_init(const char *data, const struct shoal_cli_agent 
                    options->admin_user[0] == '\0' ? "admin" : options->admin_user);
     command.user.admin = true;
     shoal_random(command.key, sizeof(command.key));
-    if (err == SHOAL_OK)
-        err = shoal_password_hash(shoal_view_text(password), command.user.password, msg);
+    err = shoal_password_hash(shoal_view_text(password), command.user.password, msg);
     if (err == SHOAL_OK)
         err = shoal_mesh_command_encode(&command, bytes, sizeof(bytes), &len);
     if (err != SHOAL_OK)
@@ -838,7 +647,7 @@ int agent_init_main(const struct shoal_cli_agent *options)
     struct shoal_identity_options create = { .data_dir = options->data,
                                              .mesh_name =
                                                  options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name };
-    char password[SHOAL_PASSWORD_BYTES_MAX];
+    char password[SHOAL_PASSWORD_BYTES_MAX + 2];
     char key[SHOAL_MESH_KEY_TEXT_BYTES];
     char path[AGENT_PATH_BYTES];
     char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES] = "";
@@ -846,8 +655,10 @@ int agent_init_main(const struct shoal_cli_agent *options)
     bool made = false;
     enum shoal_err err = shoal_crypto_init(&msg);
 
-    if (err == SHOAL_OK && options->data[0] == '\0')
-        err = shoal_fail(&msg, SHOAL_ERR_INVALID, "no data folder: give one with --data");
+    if (err == SHOAL_OK)
+        err = agent_settings_check(options, &msg);
+    if (err == SHOAL_OK)
+        err = read_password(options, password, &made, &msg);
     if (err == SHOAL_OK)
         err = setup_python(&kept, python, &msg);
     if (err == SHOAL_OK)
@@ -855,7 +666,7 @@ int agent_init_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK)
         err = agent_conf_write(&kept, &msg);
     if (err == SHOAL_OK)
-        err = write_init(options->data, options, password, &made, &msg);
+        err = write_init(options->data, options, password, &msg);
     if (err == SHOAL_OK)
         err = agent_tls_ready(options->data, &identity, fingerprint, &msg);
     if (err != SHOAL_OK)
@@ -895,12 +706,17 @@ int agent_join_main(const struct shoal_cli_agent *options)
     struct shoal_msg msg = { "" };
     enum shoal_err err = shoal_crypto_init(&msg);
 
-    if (err == SHOAL_OK && (options->data[0] == '\0' || options->join[0] == '\0' || options->secret_file[0] == '\0'))
-        err = shoal_fail(
-            &msg, SHOAL_ERR_INVALID,
-            "needs --data DIR, --join HOST:PORT of any member, and --secret-file with the key that `shoal init` made");
+    if (err == SHOAL_OK && options->join[0] == '\0')
+        err = shoal_fail(&msg, SHOAL_ERR_INVALID,
+                         "needs the address of any member: shoal join HOST:PORT --data DIR --secret-file FILE");
+    if (err == SHOAL_OK && options->secret_file[0] == '\0')
+        err = shoal_fail(&msg, SHOAL_ERR_INVALID,
+                         "needs --secret-file FILE with the key that `shoal init` made: a copy of mesh.key in the data "
+                         "folder of the first host");
     if (err == SHOAL_OK)
-        err = resolve(options->join, DEFAULT_PORT, &seed, &msg);
+        err = agent_settings_check(options, &msg);
+    if (err == SHOAL_OK)
+        err = shoal_address_parse(options->join, AGENT_PORT, &seed, &msg);
     if (err == SHOAL_OK)
         err = read_secret_line(options->secret_file, key, sizeof(key), &msg);
     if (err == SHOAL_OK)
@@ -939,7 +755,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
     SHOAL_ASSERT(agent != NULL);
     err = shoal_crypto_init(&msg);
     if (err == SHOAL_OK)
-        err = settings_of(&agent->settings, options, &msg);
+        err = agent_settings_of(&agent->settings, options, &msg);
     if (err == SHOAL_OK)
         err = shoal_identity_load(agent->settings.data, NULL, false, &agent->identity, &msg);
     if (err != SHOAL_OK) {

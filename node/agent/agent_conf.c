@@ -4,6 +4,7 @@
 #include "agent_conf.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "shoal/identity.h"
 #include "shoal/disk.h"
@@ -87,12 +88,26 @@ static void put_number(struct shoal_writer *w, const char *name, uint64_t value)
     put(w, name, text);
 }
 
-enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct shoal_msg *msg)
+/* A path, for an agent that is started in another folder. Links stay: a Python is another one behind them. */
+static const char *from_everywhere(const char *name, const char *text, char whole[AGENT_PATH_BYTES])
 {
-    static uint8_t bytes[CONF_BYTES_MAX];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    bool is_python = strcmp(name, "python") == 0;
+    size_t len;
+
+    if (!is_python && strcmp(name, "libs") != 0 && strcmp(name, "metrics-token-file") != 0)
+        return text;
+    if (text[0] == '/' || (is_python && strchr(text, '/') == NULL) || getcwd(whole, AGENT_PATH_BYTES) == NULL)
+        return text;
+    len = strlen(whole);
+    if (len + 1 + strlen(text) >= AGENT_PATH_BYTES)
+        return text;
+    (void)snprintf(whole + len, AGENT_PATH_BYTES - len, "/%s", text);
+    return whole;
+}
+
+enum shoal_err agent_conf_check(const struct shoal_cli_agent *options, struct shoal_msg *msg)
+{
     struct shoal_cli_agent given = *options;
-    char path[AGENT_PATH_BYTES];
 
     for (size_t i = 0; i < TEXT_OPTIONS; i++) {
         const char *text = *text_at(&given, &text_options[i]);
@@ -100,8 +115,26 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
         if (strchr(text, '\n') != NULL || strlen(text) >= AGENT_PATH_BYTES)
             return shoal_fail(msg, SHOAL_ERR_INVALID, "--%s: longer than %d bytes, or of more than one line",
                               text_options[i].name, AGENT_PATH_BYTES - 1);
+    }
+    return SHOAL_OK;
+}
+
+enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct shoal_msg *msg)
+{
+    static uint8_t bytes[CONF_BYTES_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_cli_agent given = *options;
+    char path[AGENT_PATH_BYTES];
+    char whole[AGENT_PATH_BYTES];
+    enum shoal_err err = agent_conf_check(options, msg);
+
+    if (err != SHOAL_OK)
+        return err;
+    for (size_t i = 0; i < TEXT_OPTIONS; i++) {
+        const char *text = *text_at(&given, &text_options[i]);
+
         if (text[0] != '\0')
-            put(&w, text_options[i].name, text);
+            put(&w, text_options[i].name, from_everywhere(text_options[i].name, text, whole));
     }
     if (given.port != 0)
         put_number(&w, "port", given.port);

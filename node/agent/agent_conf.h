@@ -4,7 +4,9 @@
 
 #include "agent.h"
 
-/* STORAGE: the data folder cannot be written. */
+/* INVALID: a text that is no line of the file. */
+SHOAL_MUST_CHECK enum shoal_err agent_conf_check(const struct shoal_cli_agent *options, struct shoal_msg *msg);
+/* STORAGE: the data folder cannot be written. Paths are kept whole: the agent may be started in another folder. */
 SHOAL_MUST_CHECK enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct shoal_msg *msg);
 /* Fills what was not given from `text`, which is cut into its lines and must live as long as `options`. `path` is for
  * messages. INVALID: no such setting, or beyond its bounds; the message names file and line. */

@@ -66,7 +66,10 @@ enum shoal_err shoal_address_parse(const char *text, uint16_t port_default, stru
     if (colon == NULL && port_default == 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "\"%s\" names no port; write address:port", text);
     if (!parse_ip(host, parsed.ip))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "\"%s\" is no numeric IP address", host);
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "\"%s\" is no numeric IP address, such as 10.0.0.1; of a host's name "
+                          "`getent hosts NAME` shows it",
+                          host);
     *address = parsed;
     return SHOAL_OK;
 }

@@ -97,6 +97,11 @@ static bool name_is_valid(const char *name)
     return true;
 }
 
+bool shoal_mesh_user_name_is_valid(const char *name)
+{
+    return strlen(name) < SHOAL_MESH_TEXT_BYTES && name_is_valid(name);
+}
+
 /* ---- Codec ---------------------------------------------------------------------------------------------------- */
 
 static void put_user(struct shoal_writer *w, const struct shoal_mesh_user *user)

@@ -1,0 +1,16 @@
+/* The settings of an agent, from its options and its data folder (agent_settings.c). */
+#ifndef SHOAL_NODE_AGENT_SETTINGS_H
+#define SHOAL_NODE_AGENT_SETTINGS_H
+
+#include "agent.h"
+
+#define AGENT_PORT 7410
+#define AGENT_API_PORT 9243
+
+/* What was given stands above the folder's agent.conf. Starts the Python that is named, and waits for the disk. */
+SHOAL_MUST_CHECK enum shoal_err agent_settings_of(struct agent_settings *settings, const struct shoal_cli_agent *given,
+                                                  struct shoal_msg *msg);
+/* Whether an agent would take these options: for whoever keeps them for later. Nothing is written. */
+SHOAL_MUST_CHECK enum shoal_err agent_settings_check(const struct shoal_cli_agent *options, struct shoal_msg *msg);
+
+#endif
