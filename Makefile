@@ -56,7 +56,7 @@ $(OUT)/dlim: | $(OUT)/shoal
 	@ln -sf shoal $@
 
 # The simulator and the cores, nothing else: so another compiler can build them quickly, and give the same traces (tests/sim).
-$(OUT)/sim_alone: $(filter $(OUT)/gossip/% $(OUT)/sched/% $(OUT)/sim/%,$(AGENT_OBJ))
+$(OUT)/sim_alone: $(filter $(OUT)/gossip/% $(OUT)/sched/% $(OUT)/sim/% $(OUT)/node/store/disk_order.o,$(AGENT_OBJ))
 	@$(CC) $(LDFLAGS) $^ -Wl,--defsym=main=shoal_sim_main -o $@
 
 SONAME := libshoal.so.0

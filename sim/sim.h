@@ -7,6 +7,8 @@
  *                                           v                          v                  v
  *                                         sim_net.c: loss, delay,    sim_store.c:       sim_worker.c: processes that
  *                                         cuts, links up and down    unsynced is lost   follow shoal/worker.h
+ *                                                                    sim_files.c: torn,
+ *                                                                    reordered
  *                                                     \                |                 /
  *                                                      sim_check.c: after every event, in true time
  *
@@ -162,6 +164,23 @@ struct sim_write {
     struct sim_disk_group add; /* `id`: the group */
 };
 
+/* A file on its way to its name by shoal_disk_order(), or under it while its folder is not flushed. */
+enum sim_file_kind { SIM_FILE_BLOB, SIM_FILE_ARCHIVE, SIM_FILE_MESH };
+
+struct sim_file {
+    struct sim_file *next; /* of this host, in the order of their writes */
+    enum sim_file_kind kind;
+    uint64_t key;            /* of the blob, or the job */
+    struct shoal_view bytes; /* of the mesh's copy; owned */
+    uint32_t sectors;
+    uint64_t held_ns; /* somebody is told then that it is held; 0: nobody */
+    uint32_t count;
+    struct sim_file_step {
+        uint8_t step; /* enum shoal_disk_step */
+        uint64_t done_ns;
+    } steps[4];
+};
+
 struct sim_disk {
     struct sim_disk_group *groups;
     size_t count, cap;
@@ -177,10 +196,10 @@ struct sim_disk {
     struct shoal_buf slots_copy;
     struct shoal_node_id peers[SHOAL_SCHED_PEERS_MAX]; /* whom this host has heard of */
     uint32_t peer_count;
-    uint8_t *archived; /* by job: the blobs of its archive are here */
-    size_t archived_cap;
-    struct sim_map blobs; /* those that were put here or fetched, by their names */
-    struct shoal_rand chance;
+    struct sim_map here; /* files, as the agent sees them */
+    struct sim_file *files;
+    struct shoal_buf mesh_flushed; /* the copy that a power cut leaves */
+    struct shoal_rand chance, file_chance;
 };
 
 /* ---- workers ---- */
@@ -445,6 +464,8 @@ struct sim_options {
     uint64_t flush_ns;
     uint32_t drift_ppm;  /* at most, either way */
     uint64_t wall_ns;    /* wall clocks are apart by so much, either way */
+    bool torn;           /* of a write that was not flushed a part may survive a power cut */
+    bool reorder_disk;   /* of several that were not flushed, any may */
     uint64_t archive_ns; /* 0: the default */
     uint32_t loaded_max; /* 0: the default */
     uint32_t readers;    /* clients that ask for jobs, at any host */
@@ -484,6 +505,8 @@ enum sim_swarm_kind {
     SIM_SWARM_LONG,
     SIM_SWARM_PROBE,
     SIM_SWARM_WALL,
+    SIM_SWARM_TORN, /* from here on each kind is drawn by itself, so that older seeds stay what they were */
+    SIM_SWARM_REORDER_DISK,
     SIM_SWARM_KINDS,
 };
 
@@ -627,6 +650,15 @@ uint64_t sim_disk_flush_age(const struct sim_host *host);
 uint64_t sim_disk_parked_at(const struct sim_host *host, struct shoal_job_id group);
 void sim_keep(struct shoal_buf *to, struct shoal_view bytes);
 void sim_disk_deinit(struct sim_host *host);
+
+/* sim_files.c */
+/* Written now, held in `take_ns`. `told`: somebody hears of that then. */
+void sim_file_put(struct sim_host *host, enum sim_file_kind kind, uint64_t key, uint64_t take_ns, bool told);
+void sim_file_mesh(struct sim_host *host, struct shoal_view bytes);
+void sim_file_remove(struct sim_host *host, enum sim_file_kind kind, uint64_t key);
+bool sim_file_here(const struct sim_host *host, enum sim_file_kind kind, uint64_t key);
+void sim_files_end(struct sim_host *host, bool powered); /* the agent ends, or the power does */
+void sim_files_deinit(struct sim_host *host);
 
 /* sim_worker.c */
 void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order);

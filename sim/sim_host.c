@@ -264,9 +264,10 @@ static uint64_t blob_key(struct shoal_hash hash)
 static void fetch(struct sim_host *host, const struct shoal_host_order *order)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_BLOB };
+    uint64_t delay_ns;
 
     event.u.blob.hash = order->u.fetch.hash;
-    event.u.blob.ok = sim_map_find(&host->disk.blobs, blob_key(order->u.fetch.hash)) != 0;
+    event.u.blob.ok = sim_file_here(host, SIM_FILE_BLOB, blob_key(order->u.fetch.hash));
     for (uint8_t i = 0; i < order->u.fetch.source_count && !event.u.blob.ok; i++) {
         uint32_t source = sim_host_find(host->sim, order->u.fetch.sources[i]);
 
@@ -275,11 +276,12 @@ static void fetch(struct sim_host *host, const struct shoal_host_order *order)
     }
     sim_trace(host->sim, "%s: a blob from %u sources is %s", host->name, order->u.fetch.source_count,
               event.u.blob.ok ? "fetched" : "out of reach");
+    delay_ns = 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS);
     if (event.u.blob.ok)
-        sim_map_put(&host->disk.blobs, blob_key(order->u.fetch.hash), 1);
-    if (!event.u.blob.ok)
+        sim_file_put(host, SIM_FILE_BLOB, blob_key(order->u.fetch.hash), delay_ns, true);
+    else
         (void)snprintf(event.u.blob.text, sizeof(event.u.blob.text), "no source of the blob can be reached");
-    sim_host_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS));
+    sim_host_answer(host, &event, delay_ns);
 }
 
 static void manifest(struct sim_host *host, const struct shoal_host_order *order)
@@ -297,17 +299,15 @@ static void manifest(struct sim_host *host, const struct shoal_host_order *order
 
 bool sim_blobs_are_here(const struct sim_host *host, uint32_t job)
 {
-    return job < host->disk.archived_cap && host->disk.archived[job] != 0;
+    return sim_file_here(host, SIM_FILE_ARCHIVE, job);
 }
 
-static void blobs_here(struct sim_host *host, struct shoal_job_id id, bool here)
+static void blobs_gone(struct sim_host *host, struct shoal_job_id id)
 {
     uint32_t job = sim_job_find(host->sim, id);
 
-    if (job == UINT32_MAX)
-        return;
-    host->disk.archived = sim_grow(host->disk.archived, &host->disk.archived_cap, job + 1, 1);
-    host->disk.archived[job] = here;
+    if (job != UINT32_MAX)
+        sim_file_remove(host, SIM_FILE_ARCHIVE, job);
 }
 
 /* A job's blobs are made where its leader is, and come from any source that has them and can be reached. */
@@ -316,6 +316,7 @@ static void archive(struct sim_host *host, const struct shoal_sched_action *acti
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
     struct shoal_job_id id = action->u.archive.job;
     uint32_t job = sim_job_find(host->sim, id);
+    uint64_t delay_ns;
 
     event.u.archive.job = id;
     event.u.archive.list = toy_hash(NULL, shoal_view_of(id.bytes, sizeof(id.bytes)));
@@ -331,9 +332,10 @@ static void archive(struct sim_host *host, const struct shoal_sched_action *acti
                                  sim_blobs_are_here(&host->sim->hosts[source], job);
         }
     }
+    delay_ns = 2 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS);
     if (event.u.archive.ok)
-        blobs_here(host, id, true);
-    sim_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
+        sim_file_put(host, SIM_FILE_ARCHIVE, job, delay_ns, true);
+    sim_answer(host, &event, delay_ns);
 }
 
 static void on_role(struct sim_host *host, const struct shoal_sched_action *action)
@@ -420,13 +422,15 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
             publish_facts(host);
         break;
     case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
-    case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
+    case SHOAL_SCHED_KEEP_MESH: sim_file_mesh(host, action->u.publish.payload); break;
     case SHOAL_SCHED_INDEX: break; /* nobody lists jobs here */
-    case SHOAL_SCHED_BLOB_PUT: sim_map_put(&host->disk.blobs, blob_key(action->u.blob.hash), 1); break;
-    case SHOAL_SCHED_JOB_DELETED: blobs_here(host, action->u.group.group, false); break;
+    case SHOAL_SCHED_BLOB_PUT:
+        sim_file_put(host, SIM_FILE_BLOB, blob_key(action->u.blob.hash), host->disk.flush_ns, false);
+        break;
+    case SHOAL_SCHED_JOB_DELETED: blobs_gone(host, action->u.group.group); break;
     case SHOAL_SCHED_JOB_ARCHIVED:
         if (!action->u.group.keep)
-            blobs_here(host, action->u.group.group, false);
+            blobs_gone(host, action->u.group.group);
         break;
     case SHOAL_SCHED_ARCHIVE_MAKE:
     case SHOAL_SCHED_ARCHIVE_FETCH: archive(host, action); break;
@@ -752,6 +756,7 @@ void sim_host_init(struct sim *sim, uint32_t index)
     host->address.port = 7000;
     host->disk.flush_ns = sim->options.flush_ns;
     sim_stream(sim, &host->disk.chance, "disk", index, 0);
+    sim_stream(sim, &host->disk.file_chance, "files", index, 0);
     sim_stream(sim, &host->chance, "host", index, 0);
     if (sim->options.drift_ppm > 0)
         host->drift_ppm = (int64_t)shoal_rand_below(&rand, 2 * sim->options.drift_ppm + 1) - sim->options.drift_ppm;
@@ -869,6 +874,7 @@ static void agent_end(struct sim_host *host, bool powered)
     host->agent = false;
     host->life++; /* nothing of this life arrives in the next */
     sim_disk_crash(host);
+    sim_files_end(host, powered);
     shoal_sched_destroy(host->sched);
     shoal_swim_destroy(host->swim);
     host->sched = NULL;
@@ -894,6 +900,8 @@ void sim_host_crash(struct sim_host *host)
     sim_trace(host->sim, "%s: the power fails", host->name);
     if (host->agent)
         agent_end(host, false);
+    else
+        sim_files_end(host, false);
     host->powered = false;
     if (shoal_rand_below(&host->chance, 2) == 0)
         shoal_buf_deinit(&host->disk.slots_copy); /* it had not been flushed */

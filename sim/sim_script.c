@@ -1,9 +1,9 @@
 /* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
  *
  * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), wall 900s (wall clocks
- *   are apart by so much), archive 5s; loss 20, duplicate 5, slow 2 (percent; 35m: per mille); readers 2 500ms (clients
- *   that ask any host for any job, thinking so long between); probe (at the end every host must answer and every slot
- *   must be given); version 1 (of these words)
+ *   are apart by so much), archive 5s; loss 20, duplicate 5, slow 2 (percent; 35m: per mille); torn, reorder-disk
+ *   (what power cuts leave of unflushed writes); readers 2 500ms (clients that ask any host for any job, thinking so long
+ *   between); probe (at the end every host must answer and every slot must be given); version 1 (of these words)
  * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each) [times 20]; at 6s stop 1;
  *   at 6s delete 1; at 9s recover 1 [refused] (asked of the first host)
  * - arrays: array from 1 tasks 40 steps 20 (10 ms each; one job, whose tasks take what slots there are)
@@ -300,6 +300,10 @@ static bool read_setting(struct reader *r)
         o->think_ns = duration(r, 2);
     } else if (strcmp(text, "probe") == 0) {
         o->probe = true;
+    } else if (strcmp(text, "torn") == 0) {
+        o->torn = true;
+    } else if (strcmp(text, "reorder-disk") == 0) {
+        o->reorder_disk = true;
     } else if (strcmp(text, "version") == 0) {
         r->script->version = (uint32_t)number(r, 1, UINT32_MAX);
         if (r->script->version != SIM_VERSION)

@@ -1,5 +1,7 @@
 /* The disk of a host: batches are flushed in order, later; what was not flushed when the agent or the host ends is
- * lost, but for some of the oldest batches, which had reached the disk although nobody had been told. */
+ * lost, but for some of the oldest batches, which had reached the disk although nobody had been told. Where disks reorder
+ * (`reorder-disk`), any batches may have, in the order of their group; a batch is whole or not there (shoal/store.h): how
+ * LMDB's pages may be torn is tested with them (tests/unit/store_powercut_test.c). */
 #include "shoal/sched_look.h"
 #include "sim.h"
 
@@ -223,19 +225,35 @@ void sim_written(struct sim_host *host)
     flush_begin(host);
 }
 
+/* Whether the write had reached the disk: in order, or, where disks reorder, in the order of each group. `lost`: the groups
+ * that a write of has not. */
+static bool write_reached(struct sim_host *host, const struct sim_write *write, struct sim_map *lost, bool *reached)
+{
+    struct sim_disk *disk = &host->disk;
+    uint64_t key = sim_key_job(write->add.id);
+
+    if (!host->sim->options.reorder_disk)
+        return *reached = *reached && shoal_rand_below(&disk->chance, 2) == 0;
+    if (sim_map_find(lost, key) == 0 && shoal_rand_below(&disk->file_chance, 2) == 0)
+        return true;
+    sim_map_put(lost, key, 1);
+    return false;
+}
+
 void sim_disk_crash(struct sim_host *host)
 {
     struct sim_disk *disk = &host->disk;
+    struct sim_map lost = { 0 };
     struct sim_write *write;
     bool reached = true;
 
     while ((write = take(disk)) != NULL) {
-        reached = reached && shoal_rand_below(&disk->chance, 2) == 0;
-        if (reached)
+        if (write_reached(host, write, &lost, &reached))
             apply(host, write);
         write_free(write);
     }
     disk->flushing = disk->waiting = 0;
+    sim_map_deinit(&lost);
 }
 
 uint64_t sim_disk_flush_age(const struct sim_host *host)
@@ -299,9 +317,8 @@ void sim_disk_destroy(struct sim_host *host)
         group_clear(&host->disk.groups[i]);
     host->disk.count = 0;
     sim_map_deinit(&host->disk.group_index);
-    sim_map_deinit(&host->disk.blobs);
+    sim_files_deinit(host);
     host->disk.peer_count = 0;
-    shoal_buf_deinit(&host->disk.mesh_copy);
     shoal_buf_deinit(&host->disk.slots_copy);
 }
 
@@ -315,8 +332,6 @@ void sim_disk_deinit(struct sim_host *host)
         group_clear(&host->disk.groups[i]);
     free(host->disk.groups);
     sim_map_deinit(&host->disk.group_index);
-    shoal_buf_deinit(&host->disk.mesh_copy);
+    sim_files_deinit(host);
     shoal_buf_deinit(&host->disk.slots_copy);
-    sim_map_deinit(&host->disk.blobs);
-    free(host->disk.archived);
 }

@@ -14,16 +14,37 @@
 #include "shoal/banned.h"
 
 static const char *const kind_names[SIM_SWARM_KINDS] = {
-    [SIM_SWARM_KILL] = "kill",      [SIM_SWARM_CRASH] = "crash",     [SIM_SWARM_POWER] = "power",
-    [SIM_SWARM_PAUSE] = "pause",    [SIM_SWARM_STALL] = "stall",     [SIM_SWARM_SLOW_DISK] = "slow-disk",
-    [SIM_SWARM_FULL] = "full-disk", [SIM_SWARM_CUT] = "cut",         [SIM_SWARM_PARTITION] = "partition",
-    [SIM_SWARM_LINKS] = "links",    [SIM_SWARM_CLOG] = "clog",       [SIM_SWARM_LOSS] = "loss",
-    [SIM_SWARM_REPEAT] = "repeat",  [SIM_SWARM_REORDER] = "reorder", [SIM_SWARM_WORKERS] = "workers",
-    [SIM_SWARM_DATA] = "data",      [SIM_SWARM_DESTROY] = "destroy", [SIM_SWARM_JOIN] = "join",
-    [SIM_SWARM_STOP] = "stop",      [SIM_SWARM_DELETE] = "delete",   [SIM_SWARM_USER] = "user",
-    [SIM_SWARM_READ] = "read",      [SIM_SWARM_DRIFT] = "drift",     [SIM_SWARM_ARCHIVE] = "archive",
-    [SIM_SWARM_PARK] = "park",      [SIM_SWARM_ARRAY] = "array",     [SIM_SWARM_LONG] = "long",
-    [SIM_SWARM_PROBE] = "probe",    [SIM_SWARM_WALL] = "wall",
+    [SIM_SWARM_KILL] = "kill",
+    [SIM_SWARM_CRASH] = "crash",
+    [SIM_SWARM_POWER] = "power",
+    [SIM_SWARM_PAUSE] = "pause",
+    [SIM_SWARM_STALL] = "stall",
+    [SIM_SWARM_SLOW_DISK] = "slow-disk",
+    [SIM_SWARM_FULL] = "full-disk",
+    [SIM_SWARM_CUT] = "cut",
+    [SIM_SWARM_PARTITION] = "partition",
+    [SIM_SWARM_LINKS] = "links",
+    [SIM_SWARM_CLOG] = "clog",
+    [SIM_SWARM_LOSS] = "loss",
+    [SIM_SWARM_REPEAT] = "repeat",
+    [SIM_SWARM_REORDER] = "reorder",
+    [SIM_SWARM_WORKERS] = "workers",
+    [SIM_SWARM_DATA] = "data",
+    [SIM_SWARM_DESTROY] = "destroy",
+    [SIM_SWARM_JOIN] = "join",
+    [SIM_SWARM_STOP] = "stop",
+    [SIM_SWARM_DELETE] = "delete",
+    [SIM_SWARM_USER] = "user",
+    [SIM_SWARM_READ] = "read",
+    [SIM_SWARM_DRIFT] = "drift",
+    [SIM_SWARM_ARCHIVE] = "archive",
+    [SIM_SWARM_PARK] = "park",
+    [SIM_SWARM_ARRAY] = "array",
+    [SIM_SWARM_LONG] = "long",
+    [SIM_SWARM_PROBE] = "probe",
+    [SIM_SWARM_WALL] = "wall",
+    [SIM_SWARM_TORN] = "torn",
+    [SIM_SWARM_REORDER_DISK] = "reorder-disk",
 };
 
 const char *sim_swarm_kind_name(unsigned kind) { return kind < SIM_SWARM_KINDS ? kind_names[kind] : NULL; }
@@ -319,6 +340,8 @@ static void mesh(struct swarm *s)
     if ((s->left_in >> SIM_SWARM_WALL & 1) != 0)
         o->wall_ns = wall_ns;
     o->probe = (s->left_in >> SIM_SWARM_PROBE & 1) != 0;
+    o->torn = (s->left_in >> SIM_SWARM_TORN & 1) != 0;
+    o->reorder_disk = (s->left_in >> SIM_SWARM_REORDER_DISK & 1) != 0;
 }
 
 /* ---- scenarios: parts of the swarm, by name ---- */
@@ -345,7 +368,7 @@ static const struct sim_scenario scenarios[] = {
     { "churn", "hosts come, go and are lost for good", SLOWS,
       BIT(SIM_SWARM_JOIN) | BIT(SIM_SWARM_DESTROY) | BIT(SIM_SWARM_KILL), 0, 120 * SHOAL_S },
     { "power", "power cuts, of single hosts and of all at once", BIT(SIM_SWARM_DESTROY),
-      BIT(SIM_SWARM_POWER) | BIT(SIM_SWARM_CRASH), 0, 0 },
+      BIT(SIM_SWARM_POWER) | BIT(SIM_SWARM_CRASH) | BIT(SIM_SWARM_TORN) | BIT(SIM_SWARM_REORDER_DISK), 0, 0 },
     { "shared-day", "twenty minutes of everybody's work, with few faults", BIT(SIM_SWARM_POWER),
       BIT(SIM_SWARM_LONG) | ASKS | BIT(SIM_SWARM_ARRAY), 8, 1200 * SHOAL_S },
 };
@@ -363,6 +386,20 @@ const struct sim_scenario *sim_scenario_find(const char *name, size_t len)
     return NULL;
 }
 
+/* Kinds that came later have chance of their own, each at its number, so that the rest of a seed stays what it was. */
+static uint32_t drawn(struct swarm *s, uint64_t seed)
+{
+    struct shoal_rand rand;
+    uint32_t on = (uint32_t)below(s, 1ull << SIM_SWARM_TORN);
+
+    if (below(s, 40) != 0)
+        on &= ~BIT(SIM_SWARM_LONG);
+    shoal_rand_init(&rand, seed ^ 0x6c61746572);
+    for (unsigned kind = SIM_SWARM_TORN; kind < SIM_SWARM_KINDS; kind++)
+        on |= shoal_rand_below(&rand, 2) == 0 ? BIT(kind) : 0;
+    return on;
+}
+
 void sim_script_swarm(struct sim_script *script, uint64_t seed, const struct sim_scenario *scenario,
                       const struct sim_scenario *more)
 {
@@ -372,9 +409,7 @@ void sim_script_swarm(struct sim_script *script, uint64_t seed, const struct sim
     sim_script_begin(script, scenario->name);
     shoal_rand_init(&s.rand, seed ^ 0x737761726d);
     script->options.seed = seed;
-    s.on = (uint32_t)below(&s, 1ull << SIM_SWARM_KINDS);
-    if (below(&s, 40) != 0)
-        s.on &= ~BIT(SIM_SWARM_LONG);
+    s.on = drawn(&s, seed);
     s.on = (s.on | scenario->always) & ~scenario->never;
     s.left_in = s.on & ~more->never;
     mesh(&s);

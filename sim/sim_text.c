@@ -154,6 +154,10 @@ void sim_script_write(FILE *to, const struct sim_script *script)
         (void)fprintf(to, "readers %u %lluns\n", o->readers, (unsigned long long)o->think_ns);
     if (o->probe)
         (void)fputs("probe\n", to);
+    if (o->torn)
+        (void)fputs("torn\n", to);
+    if (o->reorder_disk)
+        (void)fputs("reorder-disk\n", to);
     /* In the order of their times; those of one time as they were drawn. */
     for (uint64_t at_ns = 0; next_ns != UINT64_MAX; at_ns = next_ns) {
         next_ns = UINT64_MAX;

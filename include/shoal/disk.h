@@ -29,6 +29,17 @@ SHOAL_MUST_CHECK bool shoal_disk_flush_folder(const char *path);
 /* The folder and those above it that are not there yet, each flushed into the one that holds it. */
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_msg *msg);
 
+/* The order of a commit, apart from the calls that carry it out, so that a simulated disk can stand below it too. `carry_out`
+ * returns false where a step fails, which ends it. The step that failed; DONE: none. */
+enum shoal_disk_step {
+    SHOAL_DISK_DONE,
+    SHOAL_DISK_FLUSH,  /* what was written into the part */
+    SHOAL_DISK_RENAME, /* the part gets the name */
+    SHOAL_DISK_FLUSH_FOLDER,
+};
+SHOAL_MUST_CHECK enum shoal_disk_step shoal_disk_order(bool (*carry_out)(void *arg, enum shoal_disk_step step),
+                                                       void *arg);
+
 /* Gives the file `part`, written through `fd`, its name: flush, rename, flush of the folder, which is `dir`. Both names
  * are relative to it; AT_FDCWD: to the process. `fd` stays open. */
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_commit(int dir, int fd, const char *part, const char *name,

@@ -88,18 +88,38 @@ enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_
     return SHOAL_OK;
 }
 
+struct commit {
+    int dir, fd;
+    const char *part, *name;
+    char folder[PATH_MAX];
+};
+
+static bool commit_step(void *arg, enum shoal_disk_step step)
+{
+    struct commit *commit = arg;
+
+    switch (step) {
+    case SHOAL_DISK_FLUSH: return fsync(commit->fd) == 0;
+    case SHOAL_DISK_RENAME: return renameat(commit->dir, commit->part, commit->dir, commit->name) == 0;
+    case SHOAL_DISK_FLUSH_FOLDER:
+        folder_of(commit->name, commit->folder);
+        return flush_folder_at(commit->dir, commit->folder);
+    case SHOAL_DISK_DONE: break;
+    }
+    return true;
+}
+
 enum shoal_err shoal_disk_commit(int dir, int fd, const char *part, const char *name, struct shoal_msg *msg)
 {
-    char folder[PATH_MAX];
+    struct commit commit = { .dir = dir, .fd = fd, .part = part, .name = name };
 
     SHOAL_ASSERT(strlen(name) < PATH_MAX); /* the file was opened by a longer one */
-    if (fsync(fd) != 0)                    /* D1 */
-        return shoal_disk_fail(msg, "flush", part);
-    if (renameat(dir, part, dir, name) != 0)
-        return shoal_disk_fail(msg, "rename to", name);
-    folder_of(name, folder);
-    if (!flush_folder_at(dir, folder)) /* D2 */
-        return shoal_disk_fail(msg, "flush", folder);
+    switch (shoal_disk_order(commit_step, &commit)) {
+    case SHOAL_DISK_DONE: break;
+    case SHOAL_DISK_FLUSH: return shoal_disk_fail(msg, "flush", part);
+    case SHOAL_DISK_RENAME: return shoal_disk_fail(msg, "rename to", name);
+    case SHOAL_DISK_FLUSH_FOLDER: return shoal_disk_fail(msg, "flush", commit.folder);
+    }
     return SHOAL_OK;
 }
 
