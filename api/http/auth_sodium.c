@@ -57,7 +57,7 @@ static bool is_harmless(const struct http_request *request)
            (path.len > 6 && memcmp(path.bytes, "/v2/", 4) == 0 && memcmp(path.bytes + path.len - 6, "/infer", 6) == 0);
 }
 
-/* Sets the user, or says why not. */
+/* Sets the user, or says why not. Keys, revocation and the user are those of now. */
 static bool token_is_good(struct http_request *request, struct shoal_view text, struct shoal_msg *why)
 {
     const struct shoal_backend *backend = &request->http->backend;
@@ -65,7 +65,7 @@ static bool token_is_good(struct http_request *request, struct shoal_view text, 
     enum shoal_err err;
 
     backend->token_keys(backend->ctx, &keys);
-    err = token_check(text, &keys, (uint64_t)time(NULL), &request->token, why);
+    err = token_check_known(&request->http->tokens, text, &keys, (uint64_t)time(NULL), &request->token, why);
     sodium_memzero(&keys, sizeof(keys));
     request->has_token = false;
     if (err != SHOAL_OK)

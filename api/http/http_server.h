@@ -186,6 +186,7 @@ struct shoal_http {
     uint8_t basic_key[32]; /* of the digests below: new in each process */
     struct basic_entry basic[HTTP_BASIC_CACHE];
     unsigned basic_next;
+    struct token_known tokens;
     struct logon_place logons[SHOAL_LOGONS_MAX];
     uint8_t scratch[65536]; /* one read of a TLS socket */
 };

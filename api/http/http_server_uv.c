@@ -323,6 +323,7 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
     if (made->options.token_life_s == 0)
         made->options.token_life_s = 12 * 3600;
     shoal_random(made->basic_key, sizeof(made->basic_key));
+    shoal_random(made->tokens.secret, sizeof(made->tokens.secret));
     if (!options->plain) {
         err = tls_context_create(options->tls_dir, &options->tls, &made->tls, msg);
         if (err != SHOAL_OK) {

@@ -35,4 +35,21 @@ SHOAL_MUST_CHECK enum shoal_err token_make(const struct token_claims *claims, co
 SHOAL_MUST_CHECK enum shoal_err token_check(struct shoal_view text, const struct shoal_token_keys *keys, uint64_t now_s,
                                             struct token_claims *claims, struct shoal_msg *msg);
 
+/* Tokens that were checked, so that each is once (decision 0048): by a keyed digest of the token and of the keys that it was checked
+ * with, so that none is known any more when those change. The tokens themselves are not kept. */
+#define TOKEN_KNOWN_MAX 64
+
+struct token_known {
+    uint8_t secret[32]; /* of the digests: set at random before anything else */
+    struct {
+        uint8_t digest[32];
+        struct token_claims claims; /* exp_s 0: empty */
+    } places[TOKEN_KNOWN_MAX];
+};
+
+/* As token_check(). */
+SHOAL_MUST_CHECK enum shoal_err token_check_known(struct token_known *known, struct shoal_view text,
+                                                  const struct shoal_token_keys *keys, uint64_t now_s,
+                                                  struct token_claims *claims, struct shoal_msg *msg);
+
 #endif

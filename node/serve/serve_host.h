@@ -9,7 +9,8 @@
  *     kernel has answered.
  * H3. What a kernel says wrongly (no frame, an id that it does not have, answers to what it does not read, parts beyond what it
  *     was told that it may send) ends its process: it is told to `broken`. One that only closes its link is connected again.
- * H4. A replica that is to be stopped gets no more requests and answers those that it has, as far as there is time. */
+ * H4. A replica that is to be stopped gets no more requests and answers those that it has, as far as there is time.
+ * H5. What one turn of the loop hands to a kernel goes to it in one write, when the turn ends, in order. */
 #ifndef SHOAL_NODE_SERVE_HOST_H
 #define SHOAL_NODE_SERVE_HOST_H
 

@@ -15,6 +15,8 @@
 #define SERVICES_MAX SERVE_FACTS_MAX
 #define SWEEP_MS 50
 #define PATH_BYTES 108
+/* Requests that go to a kernel in one write. */
+#define WRITE_MAX 64
 /* Of the 30 s that a leader gives a replica to end: what is left is for the kernel's own shutdown. */
 #define DRAIN_NS (20 * SHOAL_S)
 
@@ -22,22 +24,23 @@ enum request_state { REQUEST_WAITING, REQUEST_IN_KERNEL, REQUEST_OVER };
 
 struct request {
     struct request *next; /* of its service's queue, or of its replica's requests */
+    struct request *next_out; /* of those that are to be written (H5) */
     uint64_t id;
     uint64_t deadline_ns; /* UINT64_MAX: none */
     uint64_t came_ns, handed_ns;
     const bool *gone;     /* its asker gives it up; NULL: never */
     enum request_state state;
     bool unread;   /* answered while its kernel had not read it */
-    unsigned refs; /* the list that it is in, and each write under way */
+    unsigned refs; /* the list that it is in, and its writing until that is done */
     void (*handed)(void *arg);
     void (*piece)(void *arg, struct shoal_view piece);
     int64_t window; /* bytes of pieces that may come; below 0 after the piece that went beyond */
     size_t passed;  /* that were passed on since the kernel was told */
     serve_done_fn *done;
     void *arg;
-    uint8_t head[KERNEL_HEAD_BYTES_MAX];
-    size_t head_len;
     struct shoal_buf body;
+    size_t head_len;
+    uint8_t head[]; /* what comes before the body in its frame */
 };
 
 struct kernel_link;
@@ -68,6 +71,9 @@ struct kernel_link {
     struct replica *replica; /* NULL: given up */
     struct shoal_buf in;
     uint64_t unread_bytes; /* of requests that wait in the socket though they are answered */
+    struct request *out, **out_last; /* H5 */
+    struct kernel_link *next_out;    /* of the host's that have some */
+    bool has_out;                    /* it is among them */
 };
 
 struct service {
@@ -83,6 +89,8 @@ struct serve_host {
     struct serve_host_options options;
     uv_timer_t sweep;
     bool sweeping;
+    uv_prepare_t turn_end;
+    struct kernel_link *outs; /* H5 */
     uint64_t next_id;
     uint64_t dropped; /* answers that nobody waited for any more */
     struct replica replicas[REPLICAS_MAX];
@@ -101,6 +109,8 @@ struct serve_host *serve_host_create(const struct serve_host_options *options)
     host->options = *options;
     (void)uv_timer_init(options->loop, &host->sweep);
     host->sweep.data = host;
+    (void)uv_prepare_init(options->loop, &host->turn_end);
+    host->turn_end.data = host;
     return host;
 }
 
@@ -173,7 +183,8 @@ static bool any_ready(const struct serve_host *host, struct shoal_job_id job)
 
 struct infer_write {
     uv_write_t write;
-    struct request *request;
+    unsigned count;
+    struct request *requests[WRITE_MAX];
 };
 
 static uint64_t request_bytes(const struct request *request) { return sizeof(*request) + request->body.len; }
@@ -184,9 +195,11 @@ static void on_written(uv_write_t *write, int status)
     struct kernel_link *link = write->handle->data;
 
     (void)status; /* a link that broke is seen by its reader */
-    if (w->request->unread)
-        link->unread_bytes -= request_bytes(w->request);
-    request_unref(w->request);
+    for (unsigned i = 0; i < w->count; i++) {
+        if (w->requests[i]->unread)
+            link->unread_bytes -= request_bytes(w->requests[i]);
+        request_unref(w->requests[i]);
+    }
     free(w);
 }
 
@@ -201,20 +214,84 @@ static bool note_unread(struct kernel_link *link, struct request *request)
     return link->unread_bytes <= SHOAL_KERNEL_UNREAD_BYTES_MAX;
 }
 
-static void link_write(struct kernel_link *link, struct request *request)
+/* The first of those that are to be written. */
+static void write_some(struct kernel_link *link)
 {
-    struct infer_write *w = calloc(1, sizeof(*w));
-    uv_buf_t bufs[2];
+    struct infer_write *w = malloc(sizeof(*w));
+    uv_buf_t bufs[2 * WRITE_MAX];
+    unsigned count = 0;
 
     SHOAL_ASSERT(w != NULL);
     w->write.data = w;
-    w->request = request;
+    for (w->count = 0; link->out != NULL && w->count < WRITE_MAX; link->out = link->out->next_out) {
+        struct request *request = link->out;
+
+        w->requests[w->count++] = request;
+        bufs[count++] = uv_buf_init((char *)request->head, (unsigned)request->head_len);
+        if (request->body.len > 0)
+            bufs[count++] = uv_buf_init((char *)request->body.bytes, (unsigned)request->body.len);
+    }
+    if (uv_write(&w->write, (uv_stream_t *)&link->pipe, bufs, count, on_written) == 0)
+        return;
+    while (w->count > 0)
+        request_unref(w->requests[--w->count]);
+    free(w);
+}
+
+static void write_out(struct kernel_link *link)
+{
+    while (link->out != NULL)
+        write_some(link);
+    link->out_last = &link->out; /* more may come in this turn */
+}
+
+static void on_turn_end(uv_prepare_t *turn_end)
+{
+    struct serve_host *host = turn_end->data;
+
+    while (host->outs != NULL) {
+        struct kernel_link *link = host->outs;
+
+        host->outs = link->next_out;
+        link->has_out = false;
+        write_out(link);
+    }
+    (void)uv_prepare_stop(turn_end);
+}
+
+/* H5. */
+static void link_write(struct kernel_link *link, struct request *request)
+{
+    struct serve_host *host = link->host;
+
     request->refs++;
-    bufs[0] = uv_buf_init((char *)request->head, (unsigned)request->head_len);
-    bufs[1] = uv_buf_init((char *)request->body.bytes, (unsigned)request->body.len);
-    if (uv_write(&w->write, (uv_stream_t *)&link->pipe, bufs, request->body.len > 0 ? 2 : 1, on_written) != 0) {
+    request->next_out = NULL;
+    if (!link->has_out) {
+        link->has_out = true;
+        link->out_last = &link->out;
+        link->next_out = host->outs;
+        host->outs = link;
+        (void)uv_prepare_start(&host->turn_end, on_turn_end);
+    }
+    *link->out_last = request;
+    link->out_last = &request->next_out;
+}
+
+/* Of a link that is given up: what is written to it nobody reads. */
+static void drop_out(struct kernel_link *link)
+{
+    struct kernel_link **at = &link->host->outs;
+
+    if (!link->has_out)
+        return;
+    while (*at != link)
+        at = &(*at)->next_out;
+    *at = link->next_out;
+    while (link->out != NULL) {
+        struct request *request = link->out;
+
+        link->out = request->next_out;
         request_unref(request);
-        free(w);
     }
 }
 
@@ -238,6 +315,7 @@ static void say_of(struct replica *replica, uint64_t id, uint32_t more)
 
     SHOAL_ASSERT(w != NULL);
     SHOAL_ASSERT(replica->link != NULL); /* it has the request */
+    write_out(replica->link); /* H5: this is about a request that may be among those */
     w->write.data = w;
     len = more > 0 ? kernel_more(id, more, w->bytes) : kernel_cancel(id, w->bytes);
     buf = uv_buf_init((char *)w->bytes, (unsigned)len);
@@ -314,6 +392,7 @@ static void replica_disconnect(struct serve_host *host, struct replica *replica,
 
     if (replica->link != NULL) {
         replica->link->replica = NULL;
+        drop_out(replica->link);
         uv_close((uv_handle_t *)&replica->link->pipe, on_closed);
     }
     replica->link = NULL;
@@ -458,8 +537,8 @@ static bool on_part(struct serve_host *host, struct replica *replica, const stru
 /* False: the link is gone. */
 static bool on_message(struct serve_host *host, struct replica *replica, struct shoal_view frame)
 {
-    struct kernel_message *m = calloc(1, sizeof(*m));
-    bool fine = m != NULL && kernel_decode(frame, m) == SHOAL_OK;
+    struct kernel_message message, *m = &message;
+    bool fine = kernel_decode(frame, m) == SHOAL_OK;
     char text[KERNEL_TEXT_BYTES] = "the kernel said something that is no message of a kernel";
 
     if (fine && m->kind == KERNEL_READY) {
@@ -477,7 +556,6 @@ static bool on_message(struct serve_host *host, struct replica *replica, struct 
         memcpy(text, m->text, sizeof(text));
         fine = false;
     }
-    free(m);
     if (!fine)
         replica_broken(host, replica, text);
     return fine;
@@ -746,32 +824,36 @@ static void queue(struct service *service, struct request *request)
 
 static struct request *request_create(struct serve_host *host, const struct serve_ask *ask)
 {
-    struct request *request = calloc(1, sizeof(*request));
     struct kernel_ask head = ask->head;
+    uint8_t bytes[KERNEL_HEAD_BYTES_MAX];
+    struct request *request;
+    size_t len;
 
-    if (request == NULL)
-        return NULL;
-    head.id = request->id = ++host->next_id;
+    head.id = ++host->next_id;
     head.deadline_ms = ask->timeout_ms;
     head.window = ask->piece == NULL ? 0 : (uint32_t)SHOAL_INFER_WINDOW_BYTES;
-    request->piece = ask->piece;
-    request->window = head.window;
-    request->refs = 1;
-    request->came_ns = uv_hrtime();
-    request->deadline_ns = ask->timeout_ms == 0 ? UINT64_MAX : uv_hrtime() + ask->timeout_ms * SHOAL_MS;
-    request->gone = ask->gone;
-    request->handed = ask->handed;
-    request->done = ask->done;
-    request->arg = ask->arg;
-    if (ask->take != NULL && kernel_infer_head(&head, ask->take->len, request->head, &request->head_len) == SHOAL_OK) {
+    if (kernel_infer_head(&head, ask->take == NULL ? ask->body.len : ask->take->len, bytes, &len) != SHOAL_OK ||
+        (request = malloc(sizeof(*request) + len)) == NULL)
+        return NULL;
+    *request = (struct request){ .id = head.id,
+                                 .came_ns = uv_hrtime(),
+                                 .gone = ask->gone,
+                                 .refs = 1,
+                                 .handed = ask->handed,
+                                 .piece = ask->piece,
+                                 .window = head.window,
+                                 .done = ask->done,
+                                 .arg = ask->arg,
+                                 .head_len = len };
+    request->deadline_ns = ask->timeout_ms == 0 ? UINT64_MAX : request->came_ns + ask->timeout_ms * SHOAL_MS;
+    memcpy(request->head, bytes, len);
+    if (ask->take != NULL) {
         request->body = *ask->take;
         *ask->take = (struct shoal_buf){ 0 };
         return request;
     }
-    if (ask->take == NULL && kernel_infer_head(&head, ask->body.len, request->head, &request->head_len) == SHOAL_OK &&
-        (ask->body.len == 0 || shoal_buf_append(&request->body, ask->body.bytes, ask->body.len) == SHOAL_OK))
+    if (ask->body.len == 0 || shoal_buf_append(&request->body, ask->body.bytes, ask->body.len) == SHOAL_OK)
         return request;
-    shoal_buf_deinit(&request->body);
     free(request);
     return NULL;
 }

@@ -32,7 +32,7 @@ struct world {
     int listener, fd; /* the kernel's */
     bool broken;
     char why[KERNEL_TEXT_BYTES];
-    unsigned answered;
+    unsigned answered, ended;
     size_t answer_bytes;
     uint64_t id;
 };
@@ -53,6 +53,7 @@ static void on_done(void *arg, enum shoal_err err, const char *text, const struc
     struct world *w = arg;
 
     (void)text;
+    w->ended++;
     w->answered += err == SHOAL_OK;
     w->answer_bytes = answer == NULL ? 0 : answer->body.len;
 }
@@ -266,12 +267,82 @@ static void test_the_room_for_a_large_answer_is_given_back(void **state)
     assert_true(taken() < before + 2 * SHOAL_KERNEL_LINK_KEPT_BYTES);
 }
 
+/* The kinds and ids of the messages that are in the kernel's socket: "infer 1 infer 2 cancel 1 ". */
+static void hear(struct world *w, char *said, size_t cap)
+{
+    uint8_t bytes[4096];
+    ssize_t got = recv(w->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    size_t at = 0, len = 0;
+
+    said[0] = '\0';
+    while (got > 0 && kernel_frame(shoal_view_of(bytes + at, (size_t)got - at), &len) == SHOAL_OK && len > 0) {
+        struct shoal_pack_reader r = shoal_pack_reader_init(shoal_view_of(bytes + at + 4, len - 4));
+        uint32_t count = shoal_pack_get_array(&r, 8);
+        struct shoal_view kind = shoal_pack_get_str(&r, 16);
+        size_t end = strlen(said);
+
+        assert_true(count > 1);
+        (void)snprintf(said + end, cap - end, "%.*s %u ", (int)kind.len, (const char *)kind.bytes,
+                       (unsigned)shoal_pack_get_u64(&r, UINT32_MAX));
+        at += len;
+    }
+}
+
+/* H5: what is handed in one turn goes in order, and what is said of a request comes behind it. */
+static void test_a_turn_is_one_write_in_order(void **state)
+{
+    struct world *w = *state;
+    char said[200];
+
+    ask(w, shoal_view_text("one"));
+    ask(w, shoal_view_text("two"));
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "");
+    (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "infer 1 infer 2 ");
+    ask(w, shoal_view_text("three"));
+    serve_host_cancel(w->host, w->id);
+    ask(w, shoal_view_text("four"));
+    (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "infer 3 cancel 3 infer 4 ");
+}
+
+static void ask_and_end(uv_check_t *check)
+{
+    struct world *w = check->data;
+
+    ask(w, shoal_view_text("one"));
+    serve_host_end(w->host, WORKER);
+    (void)uv_check_stop(check);
+}
+
+/* Its process ends in the turn that has handed it a request, and the link is freed at the end of that turn: what uses it
+ * then is seen by a sanitizer. */
+static void test_what_was_to_be_written_to_a_kernel_that_ends_is_told(void **state)
+{
+    struct world *w = *state;
+    uv_check_t check = { .data = w };
+
+    (void)uv_check_init(&w->loop, &check);
+    (void)uv_check_start(&check, ask_and_end);
+    for (unsigned i = 0; i < 4; i++)
+        (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+    assert_int_equal(w->ended, 1);
+    assert_int_equal(w->answered, 0);
+    uv_close((uv_handle_t *)&check, NULL);
+    (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_kernel_that_answers_without_reading_is_ended, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_kernel_that_closes_its_link_is_connected_again, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_room_for_a_large_answer_is_given_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_turn_is_one_write_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_was_to_be_written_to_a_kernel_that_ends_is_told, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
