@@ -9,7 +9,8 @@
  * J1. Only a job that has ended is served: its files do not change any more.
  * J2. Where files of both have one path, the result's is taken: it is newer.
  * J3. A state of an elastic job needs no class: its kernel runs the script up to FabricModel, whose model takes the state
- *     (collective/python/pyedt/_kernel_files.py). */
+ *     (collective/python/pyedt/_kernel_files.py).
+ * J4. A SavedModel of TensorFlow is its folder, with all that lies in it; it is a graph and needs no class at all. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,7 +26,8 @@
 #define PIECE_BYTES ((size_t)256 * SHOAL_KIB)
 #define BLOCK 512u
 #define FINAL "model/train/model_epoch_final.pth"
-#define FINAL_KERAS "model/train/model_epoch_final.h5" /* no kernel of ours loads it */
+#define SAVED "saved_model.pb"
+#define FINAL_SAVED "model/train/model_epoch_final/" SAVED /* of TF.Keras */
 #define PACKAGE_FOLDER "model/"
 
 struct submit_job {
@@ -40,7 +42,7 @@ struct submit_job {
     const struct shoal_result_file *files; /* sorted by path */
     size_t count;
     bool *chosen;
-    size_t model;     /* the file that is served; `count`: none is named */
+    size_t model;     /* the file that is served, of a SavedModel its graph; `count`: none is named */
     unsigned strip;   /* bytes of the result's paths that the package leaves out */
     const char *root; /* of the submitted files: the main file's folder, with its slash; "": all */
     char kernel[PACKAGE_PATH_BYTES_MAX];
@@ -156,10 +158,21 @@ static bool ends_with(const char *text, const char *end)
     return len >= tail && strcasecmp(text + len - tail, end) == 0;
 }
 
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash == NULL ? path : slash + 1;
+}
+
+static bool is_saved(const char *path) { return strcmp(base_of(path), SAVED) == 0 && base_of(path) != path; }
+
 static bool is_model(const char *path)
 {
-    static const char *const kinds[] = { ".pt", ".pth", ".ts", ".pt2", ".onnx", ".ubj", ".xgb", ".joblib", ".keras", ".npz" };
+    static const char *const kinds[] = { ".pt", ".pth", ".ts", ".pt2", ".onnx", ".ubj", ".xgb", ".joblib", ".keras", ".h5", ".npz" };
 
+    if (is_saved(path))
+        return true;
     if (ends_with(path, "_optimizer_state.pth") || ends_with(path, "_optimizer_state.npz") ||
         ends_with(path, "_loss.pth"))
         return false;
@@ -184,10 +197,22 @@ static size_t find_path(const struct submit_job *j, const char *path)
     return low < j->count && strcmp(j->files[low].path, path) == 0 ? low : j->count;
 }
 
-/* By its path, else as the end of one. */
+/* By its path, else as the end of one. A SavedModel is named by its folder, too. */
 static size_t find_named(const struct submit_job *j, const char *name)
 {
     size_t found = find_path(j, name);
+    size_t folder = strlen(name);
+
+    while (folder > 0 && name[folder - 1] == '/')
+        folder--;
+    for (size_t i = 0; found == j->count && folder > 0 && i < j->count; i++) {
+        const char *path = j->files[i].path;
+        size_t len = is_saved(path) ? strlen(path) - sizeof(SAVED) : 0;
+
+        if (len >= folder && strncmp(path + len - folder, name, folder) == 0 &&
+            (len == folder || path[len - folder - 1] == '/'))
+            found = i;
+    }
 
     for (size_t i = 0; found == j->count && i < j->count; i++) {
         size_t len = strlen(j->files[i].path), tail = strlen(name);
@@ -205,6 +230,8 @@ static enum shoal_err find_model(struct submit_job *j, struct shoal_msg *msg)
     char names[300] = "";
 
     j->model = find_path(j, FINAL);
+    if (j->model == j->count)
+        j->model = find_path(j, FINAL_SAVED);
     for (size_t i = 0; i < j->count && j->model == j->count; i++) {
         if (!is_model(j->files[i].path))
             continue;
@@ -224,18 +251,32 @@ static enum shoal_err find_model(struct submit_job *j, struct shoal_msg *msg)
         j->model = last;
     if (j->model < j->count)
         return SHOAL_OK;
-    if (all == 0 && find_path(j, FINAL_KERAS) < j->count)
-        return shoal_fail(
-            msg, SHOAL_ERR_INVALID,
-            "the job %s has trained a model of TF.Keras, which is served by a kernel of your own only: name its file "
-            "as kernel; it finds " FINAL_KERAS " below its model_path",
-            j->id);
     if (all == 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID,
-                          "the job %s has left no file of a model (.pt .pth .ts .pt2 .onnx .ubj .xgb .joblib); `shoal job files` "
+                          "the job %s has left no file of a model (.pt .pth .ts .pt2 .onnx .ubj .xgb .joblib .keras .h5, or a SavedModel's folder); `shoal job files` "
                           "lists what it has left, and a kernel of yours serves what else there is (--kernel)",
                           j->id);
     return shoal_fail(msg, SHOAL_ERR_INVALID, "the job %s has left several models: name one as weight: %s", j->id, names);
+}
+
+/* The served file itself, or what lies in a SavedModel's folder. */
+static bool is_of_model(const struct submit_job *j, size_t i)
+{
+    const char *model = j->model < j->count ? j->files[j->model].path : "";
+
+    if (!is_saved(model))
+        return i == j->model;
+    return strncmp(j->files[i].path, model, (size_t)(base_of(model) - model)) == 0;
+}
+
+/* As model.json names it. NULL: no memory is left. */
+static const char *weight_path(struct submit_job *j)
+{
+    const char *path = j->model < j->count ? j->files[j->model].path : wish(j, "weight");
+
+    if (j->model == j->count || !is_saved(path))
+        return path;
+    return arena_copy(&j->submit->request->arena, shoal_view_of(path, strlen(path) - sizeof(SAVED)));
 }
 
 static enum shoal_err choose_files(struct submit_job *j, struct shoal_msg *msg)
@@ -265,7 +306,7 @@ static enum shoal_err choose_files(struct submit_job *j, struct shoal_msg *msg)
             return err;
     }
     for (size_t i = 0; i < j->count; i++)
-        j->chosen[i] = (all && strncmp(j->files[i].path, "log/", 4) != 0) || i == j->model;
+        j->chosen[i] = (all && strncmp(j->files[i].path, "log/", 4) != 0) || is_of_model(j, i);
     return SHOAL_OK;
 }
 
@@ -319,13 +360,6 @@ static enum shoal_err find_submitted(struct submit_job *j, const char *name, cha
         err = shoal_bundle_each(j->bundle_fd, look_at, &l, &j->msg);
     memcpy(found, l.found, sizeof(l.found));
     return err;
-}
-
-static const char *base_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash == NULL ? path : slash + 1;
 }
 
 /* Where the submitted files begin: in the folder of the main file. `main`: its path from there; "": it is not there. */
@@ -472,6 +506,7 @@ static enum shoal_err put_model_json(struct submit_job *j, const char *main)
     struct json_writer w = json_writer_init(&buf);
     struct pairs attributes = { &w, "key" }, environments = { &w, "name" };
     const char *made = strchr(wish(j, "class"), ':');
+    const char *weight = weight_path(j);
     char *words = argv_text(j);
     enum shoal_err err;
 
@@ -480,7 +515,7 @@ static enum shoal_err put_model_json(struct submit_job *j, const char *main)
     json_text(&w, "tag", wish(j, "tag"));
     json_text(&w, "runtime", wish(j, "runtime")[0] == '\0' ? "dlipy3" : wish(j, "runtime"));
     json_text(&w, "kernel_path", j->kernel);
-    json_text(&w, "weight_path", j->model < j->count ? j->files[j->model].path : wish(j, "weight"));
+    json_text(&w, "weight_path", weight == NULL ? "" : weight);
     json_text(&w, "schema_version", "1");
     json_array_begin(&w, "attributes");
     json_input_each(json_input_get(j->wishes, "attributes"), put_pair, &attributes);
@@ -498,7 +533,7 @@ static enum shoal_err put_model_json(struct submit_job *j, const char *main)
     json_input_each(json_input_get(j->wishes, "environments"), put_pair, &environments);
     json_end(&w);
     json_end(&w);
-    err = w.failed || words == NULL ? SHOAL_ERR_FULL : put_text_file(&j->out, "model.json", shoal_buf_view(&buf));
+    err = w.failed || words == NULL || weight == NULL ? SHOAL_ERR_FULL : put_text_file(&j->out, "model.json", shoal_buf_view(&buf));
     free(words);
     shoal_buf_deinit(&buf);
     return err;

@@ -10,6 +10,7 @@ import training
 from conftest import OUT
 from helpers import ended, log_of, result_of, submit
 from mesh import Mesh
+from test_service_of_job import Asker
 from training import Outcome, Run
 
 numpy = pytest.importorskip("numpy")
@@ -64,7 +65,7 @@ fabric.train(int(os.environ["EPOCHS"]), BATCH, VIRTUAL, validation_freq=1, check
 digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
 again = tf.keras.models.load_model(os.path.join(os.environ["RESULT_DIR"], "model", "train", "model_epoch_final"))
 same = all(numpy.array_equal(a, b) for a, b in zip(model.get_weights(), again.get_weights()))
-print("weights", digest, "SavedModel", "the same" if same else "another", flush=True)
+print("weights", digest, "SavedModel", "the same" if same else "another", "outputs", *model(X[:2]).numpy().reshape(-1), flush=True)
 """ % (training.BATCH, training.VIRTUAL, training.TRAIN, training.VALIDATION, training.SLOW)
 
 
@@ -187,6 +188,24 @@ def test_its_curve_its_files_and_its_end(mesh, undisturbed, tmp_path):
     assert not [path for host in mesh.hosts for path in host.data.glob("results/**/%s/**/*.tmp" % run.job)]
 
 
+def test_its_model_is_served(mesh, undisturbed):
+    """The SavedModel, by its signature: no class and no script is needed."""
+    alpha, beta, gamma = mesh.hosts
+    ask = Asker(mesh)
+    mesh.cli(gamma, "service", "deploy", "kerasnet", "--from-job", undisturbed.run.job)
+    mesh.until(lambda: mesh.cli(beta, "service", "show", "kerasnet")["ready"] == 1, 240, "the kernel is ready")
+    rows = numpy.random.RandomState(3).rand(training.TRAIN + training.VALIDATION, 8, 8, 1).astype("float32")[:2]
+    answers = []
+    for host in mesh.hosts:
+        status, answer = ask(host, "POST", "/v2/models/kerasnet/infer", {"inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [2, 8, 8, 1], "data": rows.reshape(-1).tolist()}]})
+        assert status == 200 and answer["outputs"][0]["shape"] == [2, 2], (status, answer)
+        answers.append(answer["outputs"][0]["data"])
+    assert answers[0] == answers[1] == answers[2]
+    assert numpy.allclose(answers[0], [float(x) for x in undisturbed.weights.split("outputs ")[1].split()], atol=1e-5)
+    mesh.cli(alpha, "service", "delete", "kerasnet")
+
+
 def test_a_killed_engine_a_lost_host_and_a_new_one_leave_no_trace(mesh, folder, undisturbed, tmp_path):
     run = start(mesh, folder, 6)
     run.gather()
@@ -201,4 +220,4 @@ def test_a_killed_engine_a_lost_host_and_a_new_one_leave_no_trace(mesh, folder, 
     training.assert_exact(outcome)
     training.assert_same_bits(outcome, undisturbed)
     assert len(outcome.shares) > 6
-    assert outcome.weights.endswith("SavedModel the same")
+    assert "SavedModel the same" in outcome.weights

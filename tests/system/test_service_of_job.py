@@ -193,15 +193,30 @@ def test_what_cannot_be_served_is_refused(mesh, jobs, script):
     assert mesh.cli(beta, "service", "list") == {"services": []}
 
 
-def test_a_keras_model_wants_a_kernel_of_its_own(mesh, script):
-    """Its optimizer's state is a file that kernels know, and no model."""
-    text = "import os\nfolder = os.path.join(os.environ['RESULT_DIR'], 'model', 'train')\nos.makedirs(folder, exist_ok=True)\n" \
-           "for name in ('1.h5', '1_optimizer_state.npz', 'final.h5', 'final_optimizer_state.npz'):\n" \
-           "    open(os.path.join(folder, 'model_epoch_' + name), 'w').write('x')\n"
-    job = submit(mesh, mesh.hosts[0], script(text))
+KERAS = """
+import os
+train = os.path.join(os.environ["RESULT_DIR"], "model", "train")
+os.makedirs(os.path.join(train, "model_epoch_final", "variables"))
+for name in ("1.h5", "1_optimizer_state.npz", "final.h5", "final_optimizer_state.npz", "final/saved_model.pb",
+             "final/variables/variables.index"):
+    open(os.path.join(train, "model_epoch_" + name), "w").write("x")
+"""
+
+
+def test_a_saved_model_is_served_with_its_whole_folder(mesh, ask, script):
+    """What TF.Keras leaves, in its shape alone: test_keras_jobs serves a real one."""
+    alpha, beta, _ = mesh.hosts
+    job = submit(mesh, alpha, script(KERAS))
     assert ended(mesh, job)["state"] == "FINISHED"
-    done = mesh.shoal("service", "deploy", "kerasnet", "--from-job", job, "--node", mesh.hosts[1].url, check=False)
-    assert done.returncode == 1 and "TF.Keras" in done.stderr and "name its file as kernel" in done.stderr, done
+    for words, weight in (((), "model/train/model_epoch_final"), (("--weight", "model_epoch_final/"), "model/train/model_epoch_final"),
+                          (("--weight", "model_epoch_1.h5"), "model/train/model_epoch_1.h5")):
+        mesh.cli(beta, "service", "deploy", "kerasnet", "--from-job", job, *words)
+        status, model = ask(alpha, "GET", "/dlim/v1/model/kerasnet")
+        assert status == 200 and model["weight_path"] == weight, (words, model)
+        # This host has no TensorFlow, or finds that no model is in it: its kernel found the files that the package names.
+        said = "model_epoch_" + weight.rpartition("_")[2]
+        mesh.until(lambda: said in mesh.shoal("why", "kerasnet", "--node", beta.url, check=False).stdout, 60, "the kernel names " + said)
+        mesh.cli(alpha, "service", "delete", "kerasnet")
 
 
 def test_what_was_trained_elastically_needs_no_kernel(mesh, ask, tmp_path):
