@@ -25,6 +25,7 @@
 #define BODY_BYTES (8 * SHOAL_MIB)
 
 struct world {
+    struct world *before;
     uv_loop_t loop;
     struct serve_host *host;
     struct shoal_job_id job;
@@ -142,6 +143,8 @@ static void accept_link(struct world *w)
 static bool is_ready(const struct world *w) { return ready(w) == 1; }
 static bool is_gone(const struct world *w) { return ready(w) == 0; }
 
+static struct world *worlds; /* of the tests that have ended */
+
 static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof(*w));
@@ -179,7 +182,8 @@ static int teardown(void **state)
     (void)close(w->listener);
     (void)unlink(w->path);
     (void)rmdir(w->folder);
-    free(w); /* loop and host live as long as an agent does */
+    w->before = worlds; /* loop and host live as long as an agent does, which has no end of theirs */
+    worlds = w;
     return 0;
 }
 
