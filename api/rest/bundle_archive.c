@@ -1,5 +1,4 @@
-/* Archives in, canonical bundles out; and the way back to a folder. All that knows libarchive, and the hash of a
- * bundle.
+/* Archives in, canonical bundles out; the way back to a folder is bundle_read_sodium.c. All that knows libarchive.
  *
  *   upload --libarchive--> (path, mode) + content --> spool, hashed --sort--> canonical file --> unpack with openat2
  *
@@ -8,50 +7,31 @@
  * B3. Every byte counts against the limits before it is written; what an entry claims is checked before it is read.
  * B4. Unpacking opens one component at a time, beneath the folder, never through a link, and only makes new files.
  * Source: reference of hostile archives; openat2(2), RESOLVE_BENEATH. */
-#include "shoal/bundle.h"
+#include "bundle_file_sodium.h"
 
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <inttypes.h>
-#include <linux/openat2.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "shoal/limits.h"
-
 #include "shoal/banned.h"
 
-#define PATH_BYTES_MAX 1024u
-#define COMPONENT_BYTES_MAX 255u
-#define BLOCK_BYTES ((size_t)64 * SHOAL_KIB)
 #define RATIO_FREE_BYTES (10ull * SHOAL_MIB)
 #define SECONDS_MAX 1800
 #define IN_MEMORY_MAX SHOAL_BUNDLE_INLINE_MAX
-#define HEAD_BYTES 16u /* magic, version, count */
-
-struct entry {
-    char *path;
-    size_t path_len;
-    uint32_t mode;
-    uint64_t size;
-    uint64_t offset; /* in the spool */
-    uint8_t hash[32];
-};
 
 struct bundler {
     const struct shoal_bundle_options *options;
     struct shoal_bundle_limits limits;
-    struct entry *entries;
+    struct bundle_entry *entries;
     size_t count;
     size_t cap;
     uint64_t spooled;
@@ -62,7 +42,7 @@ struct bundler {
     uint8_t *block;
 };
 
-static enum shoal_err disk_error(struct shoal_msg *msg, const char *what)
+enum shoal_err bundle_disk_error(struct shoal_msg *msg, const char *what)
 {
     if (errno == ENOSPC || errno == EDQUOT)
         return shoal_fail(msg, SHOAL_ERR_STORAGE,
@@ -79,10 +59,10 @@ static enum shoal_err open_spool(const struct bundler *b, int *fd)
         *fd = memfd_create("shoal-bundle", MFD_CLOEXEC);
     else
         *fd = open(b->options->spool_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    return *fd >= 0 ? SHOAL_OK : disk_error(b->msg, b->options->spool_dir);
+    return *fd >= 0 ? SHOAL_OK : bundle_disk_error(b->msg, b->options->spool_dir);
 }
 
-static enum shoal_err write_all(int fd, const uint8_t *bytes, size_t len, struct shoal_msg *msg)
+enum shoal_err bundle_write_all(int fd, const uint8_t *bytes, size_t len, struct shoal_msg *msg)
 {
     while (len > 0) {
         ssize_t put = write(fd, bytes, len);
@@ -90,14 +70,14 @@ static enum shoal_err write_all(int fd, const uint8_t *bytes, size_t len, struct
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)
-            return disk_error(msg, "writing a bundle");
+            return bundle_disk_error(msg, "writing a bundle");
         bytes += put;
         len -= (size_t)put;
     }
     return SHOAL_OK;
 }
 
-static enum shoal_err read_all(int fd, uint8_t *bytes, size_t len, uint64_t offset, struct shoal_msg *msg)
+enum shoal_err bundle_read_all(int fd, uint8_t *bytes, size_t len, uint64_t offset, struct shoal_msg *msg)
 {
     while (len > 0) {
         ssize_t got = pread(fd, bytes, len, (off_t)offset);
@@ -105,7 +85,7 @@ static enum shoal_err read_all(int fd, uint8_t *bytes, size_t len, uint64_t offs
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return disk_error(msg, "reading a bundle");
+            return bundle_disk_error(msg, "reading a bundle");
         if (got == 0)
             return shoal_fail(msg, SHOAL_ERR_MALFORMED, "a bundle ends too early");
         bytes += got;
@@ -153,10 +133,10 @@ static enum shoal_err clean_path(const struct bundler *b, const char *path, char
                 return refuse(b, SHOAL_ERR_INVALID, whole, "a control character or backslash in its name; rename it");
         if (piece == 2 && path[0] == '.' && path[1] == '.')
             return refuse(b, SHOAL_ERR_INVALID, whole, "\"..\" in its path; pack from inside the directory");
-        if (piece > COMPONENT_BYTES_MAX)
+        if (piece > BUNDLE_COMPONENT_BYTES_MAX)
             return refuse(b, SHOAL_ERR_TOO_BIG, whole, "a name longer than 255 bytes");
         if (piece > 0 && !(piece == 1 && path[0] == '.')) {
-            if (len + piece + 1 >= PATH_BYTES_MAX)
+            if (len + piece + 1 >= BUNDLE_PATH_BYTES_MAX)
                 return refuse(b, SHOAL_ERR_TOO_BIG, whole, "a path longer than 1023 bytes");
             if (++depth > b->limits.depth_max)
                 return refuse(b, SHOAL_ERR_TOO_BIG, whole, "nested too deep; 32 directories are allowed");
@@ -174,7 +154,7 @@ static enum shoal_err clean_path(const struct bundler *b, const char *path, char
     return SHOAL_OK;
 }
 
-static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode, struct entry **entry)
+static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode, struct bundle_entry **entry)
 {
     if (b->count == b->limits.entries_max)
         return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG,
@@ -182,7 +162,7 @@ static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len,
                           b->limits.entries_max);
     if (b->count == b->cap) {
         size_t cap = b->cap == 0 ? 64 : b->cap * 2;
-        struct entry *grown = realloc(b->entries, cap * sizeof(*grown));
+        struct bundle_entry *grown = realloc(b->entries, cap * sizeof(*grown));
 
         if (grown == NULL)
             return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
@@ -190,7 +170,7 @@ static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len,
         b->cap = cap;
     }
     *entry = &b->entries[b->count];
-    **entry = (struct entry){ .path = strndup(path, len), .path_len = len, .mode = mode, .offset = b->spooled };
+    **entry = (struct bundle_entry){ .path = strndup(path, len), .path_len = len, .mode = mode, .offset = b->spooled };
     if ((*entry)->path == NULL)
         return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
     b->count++;
@@ -200,7 +180,7 @@ static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len,
 /* ---- contents ---- */
 
 /* One more block of `entry`: B3. */
-static enum shoal_err take_block(struct bundler *b, struct entry *entry, crypto_generichash_state *hash, size_t len)
+static enum shoal_err take_block(struct bundler *b, struct bundle_entry *entry, crypto_generichash_state *hash, size_t len)
 {
     const char *path = entry->path;
 
@@ -216,7 +196,7 @@ static enum shoal_err take_block(struct bundler *b, struct entry *entry, crypto_
     (void)crypto_generichash_update(hash, b->block, len);
     entry->size += len;
     b->spooled += len;
-    return write_all(b->spool, b->block, len, b->msg);
+    return bundle_write_all(b->spool, b->block, len, b->msg);
 }
 
 static enum shoal_err archive_error(const struct bundler *b, struct archive *archive, const char *path)
@@ -232,13 +212,13 @@ static enum shoal_err archive_error(const struct bundler *b, struct archive *arc
     return refuse(b, SHOAL_ERR_MALFORMED, path, why);
 }
 
-static enum shoal_err take_archived_file(struct bundler *b, struct archive *archive, struct entry *entry)
+static enum shoal_err take_archived_file(struct bundler *b, struct archive *archive, struct bundle_entry *entry)
 {
     crypto_generichash_state hash;
 
     (void)crypto_generichash_init(&hash, NULL, 0, sizeof(entry->hash));
     while (true) {
-        la_ssize_t got = archive_read_data(archive, b->block, BLOCK_BYTES);
+        la_ssize_t got = archive_read_data(archive, b->block, BUNDLE_BLOCK_BYTES);
         enum shoal_err err;
 
         if (got < 0)
@@ -270,9 +250,9 @@ static enum shoal_err check_type(const struct bundler *b, struct archive_entry *
 static enum shoal_err take_archive_entry(struct bundler *b, struct archive *archive, struct archive_entry *header)
 {
     const char *name = archive_entry_pathname_utf8(header);
-    char path[PATH_BYTES_MAX];
+    char path[BUNDLE_PATH_BYTES_MAX];
     size_t len = 0;
-    struct entry *entry = NULL;
+    struct bundle_entry *entry = NULL;
     enum shoal_err err;
     bool dir = archive_entry_filetype(header) == AE_IFDIR;
 
@@ -342,7 +322,7 @@ bool shoal_bundle_is_archive(const uint8_t *head, size_t len) { return kind_of(h
 static enum shoal_err check_tar_end(struct bundler *b, const struct shoal_bundle_upload *upload)
 {
     uint8_t block[512];
-    enum shoal_err err = read_all(upload->fd, block, sizeof(block), upload->bytes - sizeof(block), b->msg);
+    enum shoal_err err = bundle_read_all(upload->fd, block, sizeof(block), upload->bytes - sizeof(block), b->msg);
 
     if (err == SHOAL_OK && !sodium_is_zero(block, sizeof(block)))
         err = shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
@@ -366,10 +346,10 @@ static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_
     if (kind == UPLOAD_GZIP)
         (void)archive_read_support_filter_gzip(archive);
     if (lseek(upload->fd, 0, SEEK_SET) != 0)
-        err = disk_error(b->msg, "reading an upload");
+        err = bundle_disk_error(b->msg, "reading an upload");
     else if (kind == UPLOAD_TAR)
         err = check_tar_end(b, upload);
-    if (err == SHOAL_OK && archive_read_open_fd(archive, upload->fd, BLOCK_BYTES) != ARCHIVE_OK)
+    if (err == SHOAL_OK && archive_read_open_fd(archive, upload->fd, BUNDLE_BLOCK_BYTES) != ARCHIVE_OK)
         err = archive_error(b, archive, NULL);
     if (err == SHOAL_OK)
         err = walk_archive(b, archive);
@@ -383,8 +363,8 @@ static enum shoal_err take_file(struct bundler *b, const struct shoal_bundle_upl
 {
     const char *name = upload->name[0] != '\0' ? upload->name : b->options->single_name;
     crypto_generichash_state hash;
-    char path[PATH_BYTES_MAX];
-    struct entry *entry = NULL;
+    char path[BUNDLE_PATH_BYTES_MAX];
+    struct bundle_entry *entry = NULL;
     size_t len = 0;
     enum shoal_err err;
 
@@ -402,9 +382,9 @@ static enum shoal_err take_file(struct bundler *b, const struct shoal_bundle_upl
         return err;
     (void)crypto_generichash_init(&hash, NULL, 0, sizeof(entry->hash));
     for (uint64_t at = 0; at < upload->bytes && err == SHOAL_OK;) {
-        size_t piece = upload->bytes - at < BLOCK_BYTES ? (size_t)(upload->bytes - at) : BLOCK_BYTES;
+        size_t piece = upload->bytes - at < BUNDLE_BLOCK_BYTES ? (size_t)(upload->bytes - at) : BUNDLE_BLOCK_BYTES;
 
-        err = read_all(upload->fd, b->block, piece, at, b->msg);
+        err = bundle_read_all(upload->fd, b->block, piece, at, b->msg);
         if (err == SHOAL_OK)
             err = take_block(b, entry, &hash, piece);
         at += piece;
@@ -432,7 +412,7 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
     if (upload->bytes == 0)
         return shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: \"%.80s\" is empty (0 bytes); send the file's content",
                           upload->name);
-    err = read_all(upload->fd, head, len, 0, b->msg);
+    err = bundle_read_all(upload->fd, head, len, 0, b->msg);
     if (err != SHOAL_OK)
         return err;
     kind = kind_of(head, len);
@@ -450,15 +430,15 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
 
 static int compare_entries(const void *left, const void *right)
 {
-    const struct entry *a = left;
-    const struct entry *b = right;
+    const struct bundle_entry *a = left;
+    const struct bundle_entry *b = right;
 
     return strcmp(a->path, b->path);
 }
 
-static struct entry *find_entry(const struct bundler *b, char *path)
+static struct bundle_entry *find_entry(const struct bundler *b, char *path)
 {
-    struct entry key = { .path = path };
+    struct bundle_entry key = { .path = path };
 
     return bsearch(&key, b->entries, b->count, sizeof(key), compare_entries);
 }
@@ -467,12 +447,12 @@ static struct entry *find_entry(const struct bundler *b, char *path)
 static enum shoal_err check_parents(struct bundler *b, bool *needless)
 {
     for (size_t i = 0; i < b->count; i++) {
-        char path[PATH_BYTES_MAX * 2];
+        char path[BUNDLE_PATH_BYTES_MAX * 2];
         char *slash;
 
         (void)snprintf(path, sizeof(path), "%s", b->entries[i].path);
         while ((slash = strrchr(path, '/')) != NULL) {
-            struct entry *parent;
+            struct bundle_entry *parent;
 
             *slash = '\0';
             parent = find_entry(b, path);
@@ -556,7 +536,7 @@ static bool has_below(const struct bundler *b, const char *prefix)
 static enum shoal_err add_prefix(struct bundler *b, struct shoal_bundle_info *info)
 {
     const char *prefix = b->options->prefix;
-    char clean[PATH_BYTES_MAX];
+    char clean[BUNDLE_PATH_BYTES_MAX];
     size_t len = 0;
     enum shoal_err err;
 
@@ -566,10 +546,10 @@ static enum shoal_err add_prefix(struct bundler *b, struct shoal_bundle_info *in
     if (err != SHOAL_OK || len == 0 || has_below(b, clean))
         return err;
     for (size_t i = 0; i < b->count; i++) {
-        struct entry *entry = &b->entries[i];
+        struct bundle_entry *entry = &b->entries[i];
         char *path;
 
-        if (len + 1 + entry->path_len >= PATH_BYTES_MAX)
+        if (len + 1 + entry->path_len >= BUNDLE_PATH_BYTES_MAX)
             return refuse(b, SHOAL_ERR_TOO_BIG, entry->path, "a path longer than 1023 bytes");
         path = malloc(len + entry->path_len + 2);
         if (path == NULL)
@@ -593,7 +573,7 @@ static void put_le(uint8_t *at, uint64_t value, unsigned width)
         at[i] = (uint8_t)(value >> (8 * i));
 }
 
-static uint64_t get_le(const uint8_t *at, unsigned width)
+uint64_t bundle_get_le(const uint8_t *at, unsigned width)
 {
     uint64_t value = 0;
 
@@ -603,7 +583,7 @@ static uint64_t get_le(const uint8_t *at, unsigned width)
 }
 
 /* I1 of the header: what names the bundle. */
-static void hash_entry(crypto_generichash_state *state, const struct entry *entry)
+void bundle_hash_entry(crypto_generichash_state *state, const struct bundle_entry *entry)
 {
     uint8_t head[14];
 
@@ -615,7 +595,7 @@ static void hash_entry(crypto_generichash_state *state, const struct entry *entr
     (void)crypto_generichash_update(state, entry->hash, sizeof(entry->hash));
 }
 
-static void hash_start(crypto_generichash_state *state)
+void bundle_hash_start(crypto_generichash_state *state)
 {
     (void)crypto_generichash_init(state, NULL, 0, sizeof(struct shoal_hash));
     (void)crypto_generichash_update(state, (const uint8_t *)SHOAL_BUNDLE_MAGIC, 8);
@@ -631,7 +611,7 @@ struct sink {
 
 static enum shoal_err sink_flush(struct sink *sink)
 {
-    enum shoal_err err = write_all(sink->fd, sink->b->block, sink->len, sink->b->msg);
+    enum shoal_err err = bundle_write_all(sink->fd, sink->b->block, sink->len, sink->b->msg);
 
     sink->total += sink->len;
     sink->len = 0;
@@ -642,8 +622,8 @@ static enum shoal_err sink_put(struct sink *sink, const void *bytes, size_t len)
 {
     enum shoal_err err = SHOAL_OK;
 
-    SHOAL_ASSERT(len <= BLOCK_BYTES);
-    if (len > BLOCK_BYTES - sink->len)
+    SHOAL_ASSERT(len <= BUNDLE_BLOCK_BYTES);
+    if (len > BUNDLE_BLOCK_BYTES - sink->len)
         err = sink_flush(sink);
     if (err == SHOAL_OK && len > 0)
         memcpy(sink->b->block + sink->len, bytes, len);
@@ -651,13 +631,13 @@ static enum shoal_err sink_put(struct sink *sink, const void *bytes, size_t len)
     return err;
 }
 
-static enum shoal_err sink_copy(struct sink *sink, const struct entry *entry)
+static enum shoal_err sink_copy(struct sink *sink, const struct bundle_entry *entry)
 {
     uint64_t done = 0;
     enum shoal_err err = SHOAL_OK;
 
     while (done < entry->size && err == SHOAL_OK) {
-        size_t piece = BLOCK_BYTES - sink->len;
+        size_t piece = BUNDLE_BLOCK_BYTES - sink->len;
 
         if (piece == 0) {
             err = sink_flush(sink);
@@ -665,7 +645,7 @@ static enum shoal_err sink_copy(struct sink *sink, const struct entry *entry)
         }
         if (piece > entry->size - done)
             piece = (size_t)(entry->size - done);
-        err = read_all(sink->b->spool, sink->b->block + sink->len, piece, entry->offset + done, sink->b->msg);
+        err = bundle_read_all(sink->b->spool, sink->b->block + sink->len, piece, entry->offset + done, sink->b->msg);
         sink->len += err == SHOAL_OK ? piece : 0;
         done += piece;
     }
@@ -676,15 +656,15 @@ static enum shoal_err write_canonical(struct bundler *b, int fd, struct shoal_bu
 {
     struct sink sink = { .b = b, .fd = fd };
     crypto_generichash_state state;
-    uint8_t head[HEAD_BYTES] = SHOAL_BUNDLE_MAGIC;
+    uint8_t head[BUNDLE_HEAD_BYTES] = SHOAL_BUNDLE_MAGIC;
     enum shoal_err err;
 
     put_le(head + 8, 1, 4);
     put_le(head + 12, b->count, 4);
-    hash_start(&state);
+    bundle_hash_start(&state);
     err = sink_put(&sink, head, sizeof(head));
     for (size_t i = 0; i < b->count && err == SHOAL_OK; i++) {
-        const struct entry *entry = &b->entries[i];
+        const struct bundle_entry *entry = &b->entries[i];
         uint8_t fields[12];
 
         put_le(fields, entry->path_len, 2);
@@ -697,7 +677,7 @@ static enum shoal_err write_canonical(struct bundler *b, int fd, struct shoal_bu
             err = sink_put(&sink, fields, 12);
         if (err == SHOAL_OK)
             err = sink_copy(&sink, entry);
-        hash_entry(&state, entry);
+        bundle_hash_entry(&state, entry);
         info->content_bytes += entry->size;
     }
     if (err == SHOAL_OK)
@@ -741,7 +721,7 @@ static enum shoal_err make(struct bundler *b, int *fd, struct shoal_bundle_info 
     if (err == SHOAL_OK)
         err = write_canonical(b, out, info);
     if (err == SHOAL_OK && lseek(out, 0, SEEK_SET) != 0)
-        err = disk_error(b->msg, "a bundle");
+        err = bundle_disk_error(b->msg, "a bundle");
     if (err == SHOAL_OK)
         *fd = out;
     else if (out >= 0)
@@ -759,7 +739,7 @@ enum shoal_err shoal_bundle_make(const struct shoal_bundle_options *options, int
     set_limits(&b);
     for (unsigned i = 0; i < options->upload_count; i++)
         b.packed += options->uploads[i].bytes;
-    b.block = malloc(BLOCK_BYTES);
+    b.block = malloc(BUNDLE_BLOCK_BYTES);
     if (b.block == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory");
     err = make(&b, fd, info);
@@ -769,280 +749,5 @@ enum shoal_err shoal_bundle_make(const struct shoal_bundle_options *options, int
         free(b.entries[i].path);
     free(b.entries);
     free(b.block);
-    return err;
-}
-
-/* ---- reading a canonical file: from a peer, so nothing is believed ---- */
-
-struct scan {
-    int fd;
-    uint64_t at;
-    uint64_t end;
-    uint32_t left;
-    char last[PATH_BYTES_MAX]; /* the previous path: they rise strictly */
-    struct shoal_msg *msg;
-};
-
-struct scan_entry {
-    char path[PATH_BYTES_MAX];
-    size_t path_len;
-    uint32_t mode;
-    uint64_t size;
-    uint64_t offset;
-};
-
-static enum shoal_err bad_bundle(struct scan *scan, const char *why)
-{
-    return shoal_fail(scan->msg, SHOAL_ERR_MALFORMED, "the bundle is damaged: %s", why);
-}
-
-static enum shoal_err scan_start(struct scan *scan, int fd, struct shoal_msg *msg)
-{
-    uint8_t head[HEAD_BYTES];
-    struct stat status;
-    enum shoal_err err;
-
-    *scan = (struct scan){ .fd = fd, .at = HEAD_BYTES, .msg = msg };
-    if (fstat(fd, &status) != 0)
-        return disk_error(msg, "a bundle");
-    scan->end = (uint64_t)status.st_size;
-    if (scan->end < HEAD_BYTES)
-        return bad_bundle(scan, "too short");
-    err = read_all(fd, head, sizeof(head), 0, msg);
-    if (err != SHOAL_OK)
-        return err;
-    if (memcmp(head, SHOAL_BUNDLE_MAGIC, 8) != 0 || get_le(head + 8, 4) != 1)
-        return bad_bundle(scan, "not a bundle of version 1");
-    scan->left = (uint32_t)get_le(head + 12, 4);
-    return SHOAL_OK;
-}
-
-static bool path_is_canonical(const char *path, size_t len)
-{
-    unsigned depth = 0;
-
-    if (len == 0 || strlen(path) != len)
-        return false;
-    while (true) {
-        size_t piece = strcspn(path, "/");
-
-        if (piece == 0 || piece > COMPONENT_BYTES_MAX || (piece == 1 && path[0] == '.') ||
-            (piece == 2 && path[0] == '.' && path[1] == '.') || ++depth > 64)
-            return false;
-        if (path[piece] == '\0')
-            return true;
-        path += piece + 1;
-    }
-}
-
-static enum shoal_err scan_next(struct scan *scan, struct scan_entry *entry)
-{
-    uint8_t fields[12];
-    enum shoal_err err;
-
-    SHOAL_ASSERT(scan->left > 0);
-    scan->left--;
-    if (scan->end - scan->at < 14)
-        return bad_bundle(scan, "cut short");
-    err = read_all(scan->fd, fields, 2, scan->at, scan->msg);
-    if (err != SHOAL_OK)
-        return err;
-    entry->path_len = (size_t)get_le(fields, 2);
-    if (entry->path_len == 0 || entry->path_len >= PATH_BYTES_MAX || entry->path_len + 14 > scan->end - scan->at)
-        return bad_bundle(scan, "a path of a wrong length");
-    err = read_all(scan->fd, (uint8_t *)entry->path, entry->path_len, scan->at + 2, scan->msg);
-    if (err == SHOAL_OK)
-        err = read_all(scan->fd, fields, 12, scan->at + 2 + entry->path_len, scan->msg);
-    if (err != SHOAL_OK)
-        return err;
-    entry->path[entry->path_len] = '\0';
-    entry->mode = (uint32_t)get_le(fields, 4);
-    entry->size = get_le(fields + 4, 8);
-    entry->offset = scan->at + 14 + entry->path_len;
-    if (!path_is_canonical(entry->path, entry->path_len) || strcmp(entry->path, scan->last) <= 0)
-        return bad_bundle(scan, "a path that is not allowed or out of order");
-    if (entry->mode != 0644 && entry->mode != 0755 && entry->mode != (SHOAL_BUNDLE_DIR | 0755u))
-        return bad_bundle(scan, "a mode that is not allowed");
-    if (entry->size > scan->end - entry->offset || ((entry->mode & SHOAL_BUNDLE_DIR) != 0 && entry->size > 0))
-        return bad_bundle(scan, "a size beyond its end");
-    memcpy(scan->last, entry->path, entry->path_len + 1);
-    scan->at = entry->offset + entry->size;
-    if (scan->left == 0 && scan->at != scan->end)
-        return bad_bundle(scan, "bytes after its end");
-    return SHOAL_OK;
-}
-
-enum shoal_err shoal_bundle_find(int fd, const char *path, bool *found, struct shoal_msg *msg)
-{
-    struct scan scan;
-    struct scan_entry entry;
-    enum shoal_err err = scan_start(&scan, fd, msg);
-
-    *found = false;
-    while (err == SHOAL_OK && scan.left > 0 && !*found) {
-        err = scan_next(&scan, &entry);
-        *found = err == SHOAL_OK && (entry.mode & SHOAL_BUNDLE_DIR) == 0 && strcmp(entry.path, path) == 0;
-    }
-    return err;
-}
-
-enum shoal_err shoal_bundle_each(int fd, shoal_bundle_each_fn *each, void *arg, struct shoal_msg *msg)
-{
-    struct scan scan;
-    struct scan_entry entry;
-    enum shoal_err err = scan_start(&scan, fd, msg);
-
-    while (err == SHOAL_OK && scan.left > 0) {
-        err = scan_next(&scan, &entry);
-        if (err == SHOAL_OK)
-            err = each(arg, entry.path, (entry.mode & SHOAL_BUNDLE_DIR) != 0,
-                       (struct shoal_bundle_place){ .offset = entry.offset, .bytes = entry.size });
-    }
-    return err;
-}
-
-/* Content of one entry: hashed, and written to `out` unless that is -1. */
-static enum shoal_err pump(struct scan *scan, const struct scan_entry *entry, int out, struct entry *hashed,
-                           uint8_t *block)
-{
-    crypto_generichash_state state;
-    enum shoal_err err = SHOAL_OK;
-
-    (void)crypto_generichash_init(&state, NULL, 0, sizeof(hashed->hash));
-    for (uint64_t done = 0; done < entry->size && err == SHOAL_OK;) {
-        size_t piece = entry->size - done < BLOCK_BYTES ? (size_t)(entry->size - done) : BLOCK_BYTES;
-
-        err = read_all(scan->fd, block, piece, entry->offset + done, scan->msg);
-        if (err == SHOAL_OK && out >= 0)
-            err = write_all(out, block, piece, scan->msg);
-        (void)crypto_generichash_update(&state, block, piece);
-        done += piece;
-    }
-    (void)crypto_generichash_final(&state, hashed->hash, sizeof(hashed->hash));
-    if ((entry->mode & SHOAL_BUNDLE_DIR) != 0)
-        memset(hashed->hash, 0, sizeof(hashed->hash));
-    return err;
-}
-
-/* One component below `parent`, never through a link. */
-static int open_beneath(int parent, const char *name, uint64_t flags, uint64_t mode)
-{
-    struct open_how how = { .flags = flags | O_CLOEXEC | O_NOFOLLOW,
-                            .mode = mode,
-                            .resolve =
-                                RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV };
-    long fd = syscall(SYS_openat2, parent, name, &how, sizeof(how));
-
-    /* Without the call (old kernels, strict filters): a single component with O_NOFOLLOW is as safe. */
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM))
-        fd = openat(parent, name, (int)how.flags, (mode_t)mode);
-    return (int)fd;
-}
-
-static int open_parent(int root, char *path, char **base)
-{
-    int at = dup(root);
-    char *slash;
-
-    while (at >= 0 && (slash = strchr(path, '/')) != NULL) {
-        int below;
-
-        *slash = '\0';
-        if (mkdirat(at, path, 0755) != 0 && errno != EEXIST)
-            below = -1;
-        else
-            below = open_beneath(at, path, O_RDONLY | O_DIRECTORY, 0);
-        (void)close(at);
-        at = below;
-        path = slash + 1;
-    }
-    *base = path;
-    return at;
-}
-
-static enum shoal_err unpack_entry(struct scan *scan, int root, const struct scan_entry *entry, struct entry *hashed,
-                                   uint8_t *block)
-{
-    static const struct timespec times[2] = { { .tv_sec = SHOAL_BUNDLE_MTIME_S }, { .tv_sec = SHOAL_BUNDLE_MTIME_S } };
-    char path[PATH_BYTES_MAX];
-    char *base;
-    int parent;
-    int fd;
-    enum shoal_err err;
-
-    memcpy(path, entry->path, entry->path_len + 1);
-    parent = open_parent(root, path, &base);
-    if (parent < 0)
-        return disk_error(scan->msg, entry->path);
-    if ((entry->mode & SHOAL_BUNDLE_DIR) != 0) {
-        bool ok = mkdirat(parent, base, 0755) == 0 || errno == EEXIST;
-
-        err = ok ? SHOAL_OK : disk_error(scan->msg, entry->path);
-        (void)close(parent);
-        memset(hashed->hash, 0, sizeof(hashed->hash));
-        return err;
-    }
-    fd = open_beneath(parent, base, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    (void)close(parent);
-    if (fd < 0)
-        return disk_error(scan->msg, entry->path);
-    err = pump(scan, entry, fd, hashed, block);
-    if ((fchmod(fd, entry->mode & 0777) != 0 || futimens(fd, times) != 0) && err == SHOAL_OK)
-        err = disk_error(scan->msg, entry->path);
-    if (close(fd) != 0 && err == SHOAL_OK)
-        err = disk_error(scan->msg, entry->path);
-    return err;
-}
-
-/* root -1: check only. */
-static enum shoal_err walk_bundle(int fd, int root, struct shoal_bundle_info *info, struct shoal_msg *msg)
-{
-    struct scan scan;
-    struct scan_entry entry = { 0 };
-    crypto_generichash_state state;
-    uint8_t *block = malloc(BLOCK_BYTES);
-    enum shoal_err err;
-
-    *info = (struct shoal_bundle_info){ .entries = 0 };
-    if (block == NULL)
-        return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory");
-    hash_start(&state);
-    err = scan_start(&scan, fd, msg);
-    info->bundle_bytes = scan.end;
-    if (err == SHOAL_OK && scan.left == 0 && scan.at != scan.end)
-        err = bad_bundle(&scan, "bytes after its end");
-    while (err == SHOAL_OK && scan.left > 0) {
-        struct entry hashed;
-
-        err = scan_next(&scan, &entry);
-        if (err != SHOAL_OK)
-            break;
-        hashed =
-            (struct entry){ .path = entry.path, .path_len = entry.path_len, .mode = entry.mode, .size = entry.size };
-        err = root >= 0 ? unpack_entry(&scan, root, &entry, &hashed, block) : pump(&scan, &entry, -1, &hashed, block);
-        hash_entry(&state, &hashed);
-        info->content_bytes += entry.size;
-        info->entries++;
-        (void)sched_yield(); /* the loop may have this thread's class, and a turn to take */
-    }
-    (void)crypto_generichash_final(&state, info->hash.bytes, sizeof(info->hash.bytes));
-    free(block);
-    return err;
-}
-
-enum shoal_err shoal_bundle_check(int fd, struct shoal_bundle_info *info, struct shoal_msg *msg)
-{
-    return walk_bundle(fd, -1, info, msg);
-}
-
-enum shoal_err shoal_bundle_unpack(int fd, const char *dir, struct shoal_bundle_info *info, struct shoal_msg *msg)
-{
-    int root = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    enum shoal_err err;
-
-    if (root < 0)
-        return disk_error(msg, dir);
-    err = walk_bundle(fd, root, info, msg);
-    (void)close(root);
     return err;
 }
