@@ -7,7 +7,7 @@
  * A1. A token that the table does not know reaches the script unchanged: nothing is guessed, nothing abbreviated.
  * A2. A secret is in no result: not in the kept text, the options, the notes, or a message.
  * A3. What is understood but not done yet is refused by name, unless the specification calls it ignored. */
-#include "args.h"
+#include "args_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -165,34 +165,6 @@ static const struct option_row table[] = {
 
 /* ---- tokens ---- */
 
-struct token {
-    const char *raw;  /* as received */
-    const char *text; /* _QUOTE_ marks taken out */
-    bool kept;        /* goes into the text that is stored */
-    bool masked;      /* there only its name is, or stars */
-};
-
-struct parse {
-    struct arena *arena;
-    const struct args_input *input;
-    struct args_result *out;
-    struct shoal_msg *msg;
-    struct token *tokens;
-    size_t count;
-    const char **words; /* for the script */
-    size_t word_count;
-    const char **env, **attrs, **labels, **notes;
-    size_t env_count, attr_count, label_count, note_count;
-    const struct shoal_framework *framework;
-    const char *pbmodel;
-    int64_t workers;    /* -1: not said */
-    int64_t device_num; /* -1 */
-    int64_t num_driver; /* -1 */
-    bool driver_gpu;
-    bool separator;     /* "--" was there */
-    size_t words_after; /* words after it */
-};
-
 #define QUOTE "_QUOTE_"
 #define QUOTE_LEN (sizeof(QUOTE) - 1)
 
@@ -272,7 +244,8 @@ static enum shoal_err tokenize(struct parse *p, const char *args)
 
 /* ---- classes ---- */
 
-bool args_size_parse(const char *text, uint64_t *bytes)
+/* "4G", "512", "1.5gib": bytes. No unit means MiB; k, m, g and t are powers of 1,024. */
+bool args_parse_size(const char *text, uint64_t *bytes)
 {
     uint64_t whole = 0;
     uint64_t part = 0;
@@ -317,7 +290,7 @@ bool args_size_parse(const char *text, uint64_t *bytes)
     return true;
 }
 
-static bool parse_int(const char *text, int64_t *value)
+bool args_parse_int(const char *text, int64_t *value)
 {
     bool negative = *text == '-';
     int64_t sum = 0;
@@ -335,7 +308,7 @@ static bool parse_int(const char *text, int64_t *value)
     return true;
 }
 
-static bool is_quantity(const char *text)
+bool args_is_quantity(const char *text)
 {
     unsigned digits = 0;
     unsigned points = 0;
@@ -370,7 +343,7 @@ static bool is_pair_list(const char *text)
     }
 }
 
-static bool has_dotdot(const char *path)
+bool args_has_dotdot(const char *path)
 {
     while (true) {
         size_t len = strcspn(path, "/");
@@ -409,7 +382,7 @@ static enum shoal_err check_class(struct parse *p, const struct option_row *row,
     case CLASS_ANY:
     case CLASS_TEXT: return SHOAL_OK;
     case CLASS_INT:
-        if (parse_int(value, number) && *number >= row->min && *number <= row->max)
+        if (args_parse_int(value, number) && *number >= row->min && *number <= row->max)
             return SHOAL_OK;
         if (row->max == INT32_MAX || row->max == UINT32_MAX)
             (void)snprintf(want, sizeof(want), "an integer of %" PRId64 " or more", row->min);
@@ -421,14 +394,14 @@ static enum shoal_err check_class(struct parse *p, const struct option_row *row,
             return SHOAL_OK;
         (void)snprintf(want, sizeof(want), "one of %s", row->choices);
         return bad(p, row, value, want);
-    case CLASS_SIZE: return args_size_parse(value, &bytes) ? SHOAL_OK : bad(p, row, value, "a size such as 512M or 4G");
-    case CLASS_QUANTITY: return is_quantity(value) ? SHOAL_OK : bad(p, row, value, "a quantity such as 2, 0.5 or 500m");
+    case CLASS_SIZE: return args_parse_size(value, &bytes) ? SHOAL_OK : bad(p, row, value, "a size such as 512M or 4G");
+    case CLASS_QUANTITY: return args_is_quantity(value) ? SHOAL_OK : bad(p, row, value, "a quantity such as 2, 0.5 or 500m");
     case CLASS_PAIR: return is_pair(value, strlen(value)) ? SHOAL_OK : bad(p, row, value, "of the form NAME=VALUE");
     case CLASS_PAIRS: return is_pair_list(value) ? SHOAL_OK : bad(p, row, value, "a comma list of NAME=VALUE");
     case CLASS_PATH:
         if (value[0] == '/')
             return bad(p, row, value, "a relative path: give the directory's name inside the upload");
-        return has_dotdot(value) ? bad(p, row, value, "a path without \"..\"") : SHOAL_OK;
+        return args_has_dotdot(value) ? bad(p, row, value, "a path without \"..\"") : SHOAL_OK;
     }
     return SHOAL_OK;
 }
@@ -458,7 +431,7 @@ static void note(struct parse *p, const char *text)
 }
 
 /* A relative path without leading, trailing and doubled slashes; "" for "/". */
-static char *clean_path(struct arena *arena, const char *path)
+char *args_clean_path(struct arena *arena, const char *path)
 {
     char *out = arena_text(arena, path);
     size_t len = 0;
@@ -495,9 +468,9 @@ static enum shoal_err apply_datastore(struct parse *p, const struct option_row *
         if (strncmp(at, "data_path=", 10) == 0) {
             char *path = arena_copy(p->arena, shoal_view_of(at + 10, len - 10));
 
-            if (path == NULL || (path = clean_path(p->arena, path)) == NULL)
+            if (path == NULL || (path = args_clean_path(p->arena, path)) == NULL)
                 return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
-            if (has_dotdot(path))
+            if (args_has_dotdot(path))
                 return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--%s: \"..\" in data_path", row->name);
             o->data_path = path;
         }
@@ -517,7 +490,7 @@ static enum shoal_err apply_edt(struct parse *p, const struct option_row *row, c
             int64_t number;
 
             (void)snprintf(text, sizeof(text), "%.*s", len - 11 > 15 ? 15 : (int)len - 11, value + 11);
-            if (!parse_int(text, &number) || number < 1)
+            if (!args_parse_int(text, &number) || number < 1)
                 return bad(p, row, value, "a list with maxWorkers=N, N an integer of 1 or more");
             p->workers = number;
         } else if (strncasecmp(value, "mode=", 5) == 0 && (len != 13 || strncasecmp(value + 5, "sync_gdc", 8) != 0)) {
@@ -553,7 +526,7 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
         return p->framework != NULL ? SHOAL_OK : SHOAL_ERR_INVALID;
     case OPT_MODEL_MAIN: return set_text(p, row, &o->main, value);
     case OPT_MODEL_DIR: {
-        const char *dir = clean_path(p->arena, value);
+        const char *dir = args_clean_path(p->arena, value);
 
         return dir == NULL ? shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory") : set_text(p, row, &o->model_dir, dir);
     }
@@ -569,14 +542,14 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
     case OPT_DEVICE_NUM: p->device_num = number; return SHOAL_OK;
     case OPT_WORKER_MEMORY:
         note(p, arena_printf(p->arena, "--%s %.80s is not enforced here: a worker may use more", row->name, value));
-        return args_size_parse(value, &o->worker_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
+        return args_parse_size(value, &o->worker_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
     case OPT_NUM_PS: return number == 0 ? SHOAL_OK : not_yet(p, row->name);
     case OPT_NUM_DRIVER: p->num_driver = number; return SHOAL_OK;
     case OPT_DRIVER_DEVICE: p->driver_gpu = (value[0] | 32) == 'g'; return SHOAL_OK;
     case OPT_DRIVER_DEVICE_NUM: return number <= 1 ? SHOAL_OK : not_yet(p, row->name);
     case OPT_DRIVER_MEMORY:
         note(p, arena_printf(p->arena, "--%s %.80s is not enforced here: the driver may use more", row->name, value));
-        return args_size_parse(value, &o->driver_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
+        return args_parse_size(value, &o->driver_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
     case OPT_EDT_OPTIONS: return apply_edt(p, row, value);
     case OPT_ENV: p->env[p->env_count++] = value; return SHOAL_OK;
     case OPT_ATTR: p->attrs[p->attr_count++] = value; return SHOAL_OK;
@@ -700,183 +673,6 @@ static enum shoal_err keep_text(struct parse *p)
     return p->out->args != NULL ? SHOAL_OK : shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
 }
 
-/* ---- hardwareSpec and dataSource ---- */
-
-static enum shoal_err spec_int(struct parse *p, const struct json_value *object, const char *key, int64_t min,
-                               int64_t *value)
-{
-    const struct json_value *found = json_input_get(object, key);
-    char buf[32];
-    const char *text;
-
-    if (found == NULL)
-        return SHOAL_OK;
-    text = json_input_scalar(found, buf, sizeof(buf));
-    if (text == NULL || !parse_int(text, value) || *value < min)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: %s must be an integer of %" PRId64 " or more", key,
-                          min);
-    return SHOAL_OK;
-}
-
-static enum shoal_err spec_memory(struct parse *p, const struct json_value *object, uint64_t *bytes)
-{
-    const struct json_value *size = json_input_get(json_input_get(object, "mem"), "size");
-    char buf[32];
-    const char *text;
-
-    if (size == NULL)
-        return SHOAL_OK;
-    text = json_input_scalar(size, buf, sizeof(buf));
-    if (text == NULL || !args_size_parse(text, bytes))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: mem.size must be a size such as 4Gi");
-    return SHOAL_OK;
-}
-
-static enum shoal_err spec_cpu(struct parse *p, const struct json_value *nodes)
-{
-    const struct json_value *units = json_input_get(json_input_get(nodes, "cpu"), "units");
-    char buf[32];
-    const char *text;
-    double cpus;
-
-    if (units == NULL)
-        return SHOAL_OK;
-    text = json_input_scalar(units, buf, sizeof(buf));
-    if (text == NULL || !is_quantity(text))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: cpu.units must be a number such as 2 or 0.5");
-    cpus = strtod(text, NULL);
-    if (text[strlen(text) - 1] != 'm')
-        cpus *= 1000;
-    p->out->options.worker_cpu_milli = cpus > 1e6 ? 1000000u : (uint32_t)cpus;
-    return SHOAL_OK;
-}
-
-static enum shoal_err spec_gpu(struct parse *p, const struct json_value *nodes)
-{
-    const struct json_value *gpu = json_input_get(nodes, "gpu");
-    const char *profile = json_input_text(gpu, "gpu_profile");
-    int64_t num = 0;
-    enum shoal_err err = spec_int(p, gpu, "num_gpu", 0, &num);
-
-    if (err != SHOAL_OK)
-        return err;
-    if (profile != NULL && profile[0] != '\0' && strcmp(profile, "full") != 0 && strcmp(profile, "generic") != 0) {
-        if (strcmp(profile, "slice") == 0)
-            return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
-                              "not supported yet: hardwareSpec gpu_profile slice; use full");
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: gpu_profile must be slice, generic or full");
-    }
-    p->out->options.device = num > 0 ? SHOAL_DEVICE_GPU : SHOAL_DEVICE_CPU;
-    p->device_num = num > 0 ? num : 1;
-    return SHOAL_OK;
-}
-
-/* hardwareSpec stands above args (execs-api 4.6). */
-static enum shoal_err apply_hardware(struct parse *p, const struct json_value *spec)
-{
-    const struct json_value *nodes = json_input_get(spec, "nodes");
-    enum shoal_err err;
-
-    if (spec == NULL)
-        return SHOAL_OK;
-    if (!json_input_is_object(spec))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec must be a JSON object");
-    if (nodes == NULL && (json_input_get(spec, "name") != NULL || json_input_get(spec, "id") != NULL))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID,
-                          "hardwareSpec: no specification of that name is known; give \"nodes\"");
-    if (nodes == NULL)
-        return SHOAL_OK;
-    if (!json_input_is_object(nodes))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: nodes must be a JSON object");
-    err = spec_int(p, nodes, "num_nodes", 1, &p->workers);
-    if (err == SHOAL_OK)
-        err = spec_cpu(p, nodes);
-    if (err == SHOAL_OK)
-        err = spec_memory(p, nodes, &p->out->options.worker_memory_bytes);
-    if (err == SHOAL_OK)
-        err = spec_gpu(p, nodes);
-    if (err == SHOAL_OK)
-        err = spec_int(p, nodes, "num_drivers", 0, &p->num_driver);
-    if (err == SHOAL_OK)
-        err = spec_memory(p, json_input_get(nodes, "drivers"), &p->out->options.driver_memory_bytes);
-    return err;
-}
-
-static enum shoal_err apply_source(struct parse *p, const struct json_value *item)
-{
-    const char *type = json_input_text(item, "type");
-    const struct json_value *location = json_input_get(item, "location");
-    const char *paths = json_input_text(location, "paths");
-    char *first;
-
-    if (type != NULL && strcmp(type, "connection") == 0)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
-                          "not supported yet: dataSource of type connection; use type fs");
-    if (type == NULL || strcmp(type, "fs") != 0)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: type must be fs or connection");
-    if (!json_input_is_object(location))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location must be a JSON object");
-    if (json_input_get(location, "volume") != NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
-                          "not supported yet: dataSource with a volume; use location.paths");
-    if (paths == NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location.paths must be a text");
-    if (has_dotdot(paths))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: \"..\" in location.paths");
-    if (strchr(paths, ',') != NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: dataSource with more than one path");
-    first = clean_path(p->arena, paths);
-    if (first == NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
-    p->out->options.data_path = first;
-    return SHOAL_OK;
-}
-
-static enum shoal_err apply_sources(struct parse *p, const struct json_value *sources)
-{
-    if (sources == NULL)
-        return SHOAL_OK;
-    if (!json_input_is_array(sources))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource must be a JSON array");
-    if (json_input_count(sources) > 1)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: more than one dataSource");
-    return json_input_count(sources) == 0 ? SHOAL_OK : apply_source(p, json_input_at(sources, 0));
-}
-
-/* {"hardwareSpec":...,"dataSource":...}: `args` inside data may hold secrets and is left out. */
-static enum shoal_err keep_data(struct parse *p)
-{
-    static const char *const keys[] = { "dataSource", "hardwareSpec" };
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-    unsigned found = 0;
-
-    p->out->data_json = "";
-    json_object_begin(&w, NULL);
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        const struct json_value *value = p->input->data == NULL ? NULL : json_input_get(p->input->data, keys[i]);
-        char *text;
-
-        if (value == NULL)
-            continue;
-        text = json_input_dump(value);
-        if (text == NULL) {
-            w.failed = true;
-            break;
-        }
-        json_raw(&w, keys[i], shoal_view_text(text));
-        free(text);
-        found++;
-    }
-    json_end(&w);
-    if (!w.failed && found > 0)
-        p->out->data_json = arena_copy(p->arena, shoal_buf_view(&buf));
-    shoal_buf_deinit(&buf);
-    if (w.failed || p->out->data_json == NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
-    return SHOAL_OK;
-}
-
 /* ---- the whole ---- */
 
 static enum shoal_err check_command(struct parse *p)
@@ -936,7 +732,7 @@ static enum shoal_err settle_workers(struct parse *p)
                                      : "numDriver 1 with a framework without a driver");
     if (p->driver_gpu)
         return not_yet(p, "driverDeviceType gpu");
-    if (o->worker_memory_bytes == 0 && !args_size_parse(f->worker_memory, &o->worker_memory_bytes))
+    if (o->worker_memory_bytes == 0 && !args_parse_size(f->worker_memory, &o->worker_memory_bytes))
         o->worker_memory_bytes = 4ull << 30;
     return SHOAL_OK;
 }
@@ -989,15 +785,15 @@ enum shoal_err args_parse(struct arena *arena, const struct args_input *input, s
     if (err == SHOAL_OK)
         err = check_command(&p);
     if (err == SHOAL_OK && input->data != NULL)
-        err = apply_hardware(&p, json_input_get(input->data, "hardwareSpec"));
+        err = args_apply_hardware(&p, json_input_get(input->data, "hardwareSpec"));
     if (err == SHOAL_OK && input->data != NULL)
-        err = apply_sources(&p, json_input_get(input->data, "dataSource"));
+        err = args_apply_sources(&p, json_input_get(input->data, "dataSource"));
     if (err == SHOAL_OK)
         err = settle_workers(&p);
     if (err == SHOAL_OK)
         err = keep_text(&p);
     if (err == SHOAL_OK)
-        err = keep_data(&p);
+        err = args_keep_data(&p);
     if (err == SHOAL_OK)
         settle_options(&p);
     return err;

@@ -35,7 +35,4 @@ SHOAL_MUST_CHECK enum shoal_err args_parse(struct arena *arena, const struct arg
 const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count,
                                                   const char *name, struct shoal_msg *msg);
 
-/* "4G", "512", "1.5gib": bytes. No unit means MiB; k, m, g and t are powers of 1,024. */
-bool args_size_parse(const char *text, uint64_t *bytes);
-
 #endif

@@ -1,0 +1,185 @@
+/* The parts of a submit's `data` that say what options could say, too: hardwareSpec and dataSource. They are checked as those options
+ * are (args.c). */
+#include "args_state.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "api/http/json_writer.h"
+
+#include "shoal/banned.h"
+
+static enum shoal_err spec_int(struct parse *p, const struct json_value *object, const char *key, int64_t min,
+                               int64_t *value)
+{
+    const struct json_value *found = json_input_get(object, key);
+    char buf[32];
+    const char *text;
+
+    if (found == NULL)
+        return SHOAL_OK;
+    text = json_input_scalar(found, buf, sizeof(buf));
+    if (text == NULL || !args_parse_int(text, value) || *value < min)
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: %s must be an integer of %" PRId64 " or more", key,
+                          min);
+    return SHOAL_OK;
+}
+
+static enum shoal_err spec_memory(struct parse *p, const struct json_value *object, uint64_t *bytes)
+{
+    const struct json_value *size = json_input_get(json_input_get(object, "mem"), "size");
+    char buf[32];
+    const char *text;
+
+    if (size == NULL)
+        return SHOAL_OK;
+    text = json_input_scalar(size, buf, sizeof(buf));
+    if (text == NULL || !args_parse_size(text, bytes))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: mem.size must be a size such as 4Gi");
+    return SHOAL_OK;
+}
+
+static enum shoal_err spec_cpu(struct parse *p, const struct json_value *nodes)
+{
+    const struct json_value *units = json_input_get(json_input_get(nodes, "cpu"), "units");
+    char buf[32];
+    const char *text;
+    double cpus;
+
+    if (units == NULL)
+        return SHOAL_OK;
+    text = json_input_scalar(units, buf, sizeof(buf));
+    if (text == NULL || !args_is_quantity(text))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: cpu.units must be a number such as 2 or 0.5");
+    cpus = strtod(text, NULL);
+    if (text[strlen(text) - 1] != 'm')
+        cpus *= 1000;
+    p->out->options.worker_cpu_milli = cpus > 1e6 ? 1000000u : (uint32_t)cpus;
+    return SHOAL_OK;
+}
+
+static enum shoal_err spec_gpu(struct parse *p, const struct json_value *nodes)
+{
+    const struct json_value *gpu = json_input_get(nodes, "gpu");
+    const char *profile = json_input_text(gpu, "gpu_profile");
+    int64_t num = 0;
+    enum shoal_err err = spec_int(p, gpu, "num_gpu", 0, &num);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (profile != NULL && profile[0] != '\0' && strcmp(profile, "full") != 0 && strcmp(profile, "generic") != 0) {
+        if (strcmp(profile, "slice") == 0)
+            return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                              "not supported yet: hardwareSpec gpu_profile slice; use full");
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: gpu_profile must be slice, generic or full");
+    }
+    p->out->options.device = num > 0 ? SHOAL_DEVICE_GPU : SHOAL_DEVICE_CPU;
+    p->device_num = num > 0 ? num : 1;
+    return SHOAL_OK;
+}
+
+/* hardwareSpec stands above args (execs-api 4.6). */
+enum shoal_err args_apply_hardware(struct parse *p, const struct json_value *spec)
+{
+    const struct json_value *nodes = json_input_get(spec, "nodes");
+    enum shoal_err err;
+
+    if (spec == NULL)
+        return SHOAL_OK;
+    if (!json_input_is_object(spec))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec must be a JSON object");
+    if (nodes == NULL && (json_input_get(spec, "name") != NULL || json_input_get(spec, "id") != NULL))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID,
+                          "hardwareSpec: no specification of that name is known; give \"nodes\"");
+    if (nodes == NULL)
+        return SHOAL_OK;
+    if (!json_input_is_object(nodes))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: nodes must be a JSON object");
+    err = spec_int(p, nodes, "num_nodes", 1, &p->workers);
+    if (err == SHOAL_OK)
+        err = spec_cpu(p, nodes);
+    if (err == SHOAL_OK)
+        err = spec_memory(p, nodes, &p->out->options.worker_memory_bytes);
+    if (err == SHOAL_OK)
+        err = spec_gpu(p, nodes);
+    if (err == SHOAL_OK)
+        err = spec_int(p, nodes, "num_drivers", 0, &p->num_driver);
+    if (err == SHOAL_OK)
+        err = spec_memory(p, json_input_get(nodes, "drivers"), &p->out->options.driver_memory_bytes);
+    return err;
+}
+
+static enum shoal_err apply_source(struct parse *p, const struct json_value *item)
+{
+    const char *type = json_input_text(item, "type");
+    const struct json_value *location = json_input_get(item, "location");
+    const char *paths = json_input_text(location, "paths");
+    char *first;
+
+    if (type != NULL && strcmp(type, "connection") == 0)
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                          "not supported yet: dataSource of type connection; use type fs");
+    if (type == NULL || strcmp(type, "fs") != 0)
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: type must be fs or connection");
+    if (!json_input_is_object(location))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location must be a JSON object");
+    if (json_input_get(location, "volume") != NULL)
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                          "not supported yet: dataSource with a volume; use location.paths");
+    if (paths == NULL)
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location.paths must be a text");
+    if (args_has_dotdot(paths))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: \"..\" in location.paths");
+    if (strchr(paths, ',') != NULL)
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: dataSource with more than one path");
+    first = args_clean_path(p->arena, paths);
+    if (first == NULL)
+        return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
+    p->out->options.data_path = first;
+    return SHOAL_OK;
+}
+
+enum shoal_err args_apply_sources(struct parse *p, const struct json_value *sources)
+{
+    if (sources == NULL)
+        return SHOAL_OK;
+    if (!json_input_is_array(sources))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource must be a JSON array");
+    if (json_input_count(sources) > 1)
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: more than one dataSource");
+    return json_input_count(sources) == 0 ? SHOAL_OK : apply_source(p, json_input_at(sources, 0));
+}
+
+/* {"hardwareSpec":...,"dataSource":...}: `args` inside data may hold secrets and is left out. */
+enum shoal_err args_keep_data(struct parse *p)
+{
+    static const char *const keys[] = { "dataSource", "hardwareSpec" };
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    unsigned found = 0;
+
+    p->out->data_json = "";
+    json_object_begin(&w, NULL);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const struct json_value *value = p->input->data == NULL ? NULL : json_input_get(p->input->data, keys[i]);
+        char *text;
+
+        if (value == NULL)
+            continue;
+        text = json_input_dump(value);
+        if (text == NULL) {
+            w.failed = true;
+            break;
+        }
+        json_raw(&w, keys[i], shoal_view_text(text));
+        free(text);
+        found++;
+    }
+    json_end(&w);
+    if (!w.failed && found > 0)
+        p->out->data_json = arena_copy(p->arena, shoal_buf_view(&buf));
+    shoal_buf_deinit(&buf);
+    if (w.failed || p->out->data_json == NULL)
+        return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
+    return SHOAL_OK;
+}
