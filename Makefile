@@ -101,7 +101,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python% sim% fuzz%,$(T)),$(T),).c))
 FUZZ_READY := $(if $(shell command -v clang-14),$(FUZZ_NAMES:%=build/fuzz/fuzz_%))
 FUZZ_FLAGS := -gline-tables-only -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport/transport_tcp.o build/fuzz/collective/transport/seal_openssl.o
+FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) $(patsubst %,build/fuzz/collective/transport/%.o,transport_tcp tcp_door tcp_message seal_openssl)
 
 SIM_CLANG  := FLAVOUR=debug CC=clang-14 build/debug-clang-14/sim_alone
 

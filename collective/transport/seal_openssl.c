@@ -320,12 +320,15 @@ enum shoal_err seal_shake_write(struct seal *seal, struct shoal_view payload, ui
 
 enum shoal_err seal_shake_read(struct seal *seal, struct shoal_view message, uint8_t *payload, size_t cap, size_t *len)
 {
-    const uint8_t *cipher = message.bytes + SEAL_KEY_BYTES;
-    size_t plain = message.len - SEAL_SHAKE_BYTES;
+    const uint8_t *cipher;
+    size_t plain;
 
     SHOAL_ASSERT(seal->step == (seal->initiator ? 1u : 0u));
-    if (seal->failed || message.len < SEAL_SHAKE_BYTES || message.len > SEAL_SHAKE_MAX || cap < plain)
+    if (seal->failed || message.len < SEAL_SHAKE_BYTES || message.len > SEAL_SHAKE_MAX ||
+        cap < message.len - SEAL_SHAKE_BYTES)
         return fail(seal, SHOAL_ERR_DENIED);
+    cipher = message.bytes + SEAL_KEY_BYTES;
+    plain = message.len - SEAL_SHAKE_BYTES;
     memcpy(seal->theirs, message.bytes, SEAL_KEY_BYTES);
     if (!mix_step(seal, message.bytes, true) || !cipher_begin(&seal->handshake, 0, seal->h, HASH_BYTES) ||
         !cipher_add(&seal->handshake, cipher, plain, payload) || !cipher_end_open(&seal->handshake, cipher + plain) ||
@@ -377,10 +380,11 @@ enum shoal_err seal_end(struct seal *seal, size_t *len)
 
 enum shoal_err seal_open(struct seal *seal, const uint8_t *cipher, size_t cipher_len, uint8_t *plain)
 {
-    size_t len = cipher_len - SEAL_TAG_BYTES;
+    size_t len;
 
     if (seal->failed || seal->step != 2 || cipher_len <= SEAL_TAG_BYTES || cipher_len > SEAL_CIPHER_MAX)
         return fail(seal, SHOAL_ERR_DENIED);
+    len = cipher_len - SEAL_TAG_BYTES;
     if (!cipher_begin(&seal->receive, seal->receive.counter, NULL, 0) ||
         !cipher_add(&seal->receive, cipher, len, plain) || !cipher_end_open(&seal->receive, cipher + len) ||
         !cipher_next(&seal->receive, seal->rekey_records))

@@ -31,7 +31,7 @@ ALLOCATING_FILES = 26
 # (node/link/peer_call_uv.c exports peer_). Here are the others.
 PREFIXES = {
     "gossip": {"swim", "gossip"},
-    "sched/raft": {"raft"},
+    "sched/raft": {"raft", "support"},
     "sched/job": {"job"},
     "sched/lead": {"lead"},
     "sched/host": {"slots"},
@@ -48,7 +48,7 @@ PREFIXES = {
     "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "op", "record", "records", "solo", "step", "wait"},
     "collective/device": {"cuda", "device", "nccl"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},
-    "collective/transport": {"transport", "seal"},
+    "collective/transport": {"transport", "seal", "tcp"},
     "node/store": {"store", "writer", "index"},
     "node/serve": {"serve", "kernel"},
 }
