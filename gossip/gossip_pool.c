@@ -309,5 +309,3 @@ void gossip_pool_memory(struct shoal_memory *memory)
     shoal_memory_add(memory, "gossip: pages of signed statements", POOL_BYTES / PAGE_BYTES,
                      PAGE_BYTES + sizeof(struct page) + HEADS_PER_PAGE * sizeof(uint32_t));
 }
-
-uint32_t gossip_pool_count(const struct shoal_gossip_pool *pool) { return pool->count; }

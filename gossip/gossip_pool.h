@@ -15,8 +15,6 @@ struct shoal_view gossip_pool_view(const struct shoal_gossip_pool *pool, uint32_
 uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle);
 /* A pool of the standard size. */
 void gossip_pool_memory(struct shoal_memory *memory);
-/* Statements held. */
-uint32_t gossip_pool_count(const struct shoal_gossip_pool *pool);
 
 /* A mixing hash of bytes; not for secrets and not against forgery. */
 uint64_t gossip_hash(struct shoal_view view, uint64_t seed);

@@ -20,8 +20,6 @@
 
 #include "shoal/banned.h"
 
-#define NO_AUTHOR ((struct shoal_node_id){ { 0 } })
-
 static uint64_t name_hash(enum shoal_record_kind kind, struct shoal_node_id author, struct shoal_record_key key)
 {
     uint8_t bytes[33] = { (uint8_t)kind };
@@ -97,7 +95,7 @@ static void toggle_sum(struct shoal_swim *swim, uint32_t at)
         swim_chains_add(&swim->record_chains, swim_record_hash(swim, at), swim_record_sum(swim, at));
 }
 
-void swim_record_fade(struct shoal_swim *swim, uint32_t record)
+static void fade(struct shoal_swim *swim, uint32_t record)
 {
     SHOAL_ASSERT(swim->records[record].blob != 0); /* R6 */
     toggle_sum(swim, record);
@@ -130,7 +128,7 @@ static uint32_t place(struct shoal_swim *swim, enum shoal_record_kind kind, uint
     return at;
 }
 
-void swim_record_remove(struct shoal_swim *swim, uint32_t record)
+static void remove_record(struct shoal_swim *swim, uint32_t record)
 {
     struct swim_held_record *held = &swim->records[record];
     uint32_t *link = chain_of(swim, swim_record_hash(swim, record));
@@ -318,7 +316,7 @@ void swim_records_forget(struct shoal_swim *swim, uint32_t member)
 {
     for (uint32_t i = 0; i < swim->records_used && swim->members[member].records > 0; i++)
         if (swim->records[i].blob != 0 && swim->records[i].author == member)
-            swim_record_remove(swim, i);
+            remove_record(swim, i);
     SHOAL_ASSERT(swim->members[member].records == 0); /* R5 */
 }
 
@@ -329,7 +327,7 @@ void swim_records_fade(struct shoal_swim *swim, uint32_t member)
     for (uint32_t i = 0; i < swim->records_used && left > 0; i++) {
         if (swim->records[i].blob == 0 || swim->records[i].author != member)
             continue;
-        swim_record_fade(swim, i);
+        fade(swim, i);
         left--;
     }
     SHOAL_ASSERT(left == 0); /* R5: as many as are counted */
@@ -367,9 +365,9 @@ void swim_records_sweep(struct shoal_swim *swim)
         left--;
         age_ns = swim->now_ns - held->since_ns;
         if (age_ns >= swim->opt.grace_ns)
-            swim_record_remove(swim, i);
+            remove_record(swim, i);
         else if (age_ns >= swim->opt.grace_ns / 2 && !held->faded)
-            swim_record_fade(swim, i);
+            fade(swim, i);
     }
     SHOAL_ASSERT(left == 0); /* R4: as many as are counted */
 }

@@ -133,7 +133,7 @@ bool swim_news_has_card(const struct shoal_swim *swim, uint32_t member)
     return false;
 }
 
-uint32_t swim_retransmit_limit(const struct shoal_swim *swim)
+static uint32_t retransmit_limit(const struct shoal_swim *swim)
 {
     uint32_t n = swim->order_count + 2, digits = 0; /* log10(members + 1), rounded up */
 
@@ -293,7 +293,7 @@ static uint64_t news_age_s(const struct shoal_swim *swim, const struct swim_news
 /* Put news from `queue` into at most `budget` bytes; with `one`, one statement may exceed the budget. */
 static void fill(struct shoal_swim *swim, struct swim_out *out, struct swim_queue *queue, size_t budget, bool one)
 {
-    uint32_t limit = swim_retransmit_limit(swim);
+    uint32_t limit = retransmit_limit(swim);
 
     while (queue->count > 0) {
         uint32_t at = swim_queue_pick(queue, one ? room(out) : budget, swim->datagram_mark);

@@ -9,6 +9,9 @@
 
 #define SWIM_NONE UINT32_MAX
 #define SWIM_SELF 0u /* our own place in the table of members, always */
+/* Members that one turn tells, and that one probe asks for help, at most: options are checked against these. */
+#define SWIM_FANOUT_MAX 5
+#define SWIM_HELPERS_MAX 5
 
 /* Ten thousand cores of ten thousand members are simulated in one process: what differs between two views of a member
  * is kept here, what is the same (its card) is a handle into the pool. */
@@ -207,11 +210,8 @@ uint64_t swim_chains_root(const struct swim_chains *chains);
 struct swim_suspicion *swim_suspicion_of(struct shoal_swim *swim, uint32_t member);
 /* NULL: full. */
 struct swim_suspicion *swim_suspicion_open(struct shoal_swim *swim, uint32_t member, uint32_t accuser, uint32_t blob);
-void swim_suspicion_close(struct shoal_swim *swim, uint32_t member);
 /* One more accuser; false: counted before, or one too many. */
 bool swim_suspicion_confirm(struct shoal_swim *swim, struct swim_suspicion *suspicion, uint32_t accuser, uint32_t blob);
-uint64_t swim_suspicion_min_ns(const struct shoal_swim *swim, uint32_t members);
-uint32_t swim_log10_milli(uint32_t n);
 
 /* ---- swim_queue.c: one queue of news -------------------------------------------------------------------------- */
 
@@ -239,7 +239,6 @@ void swim_news_drop_member(struct shoal_swim *swim, uint32_t member);
 void swim_news_drop_record(struct shoal_swim *swim, uint32_t record);
 bool swim_news_waits(const struct shoal_swim *swim);
 bool swim_news_has_card(const struct shoal_swim *swim, uint32_t member);
-uint32_t swim_retransmit_limit(const struct shoal_swim *swim);
 
 struct swim_out {
     struct shoal_swim_actions *actions;
@@ -305,8 +304,6 @@ void swim_hear_record(struct shoal_swim *swim, const struct swim_origin *origin,
                       uint64_t age_s);
 uint64_t swim_record_hash(const struct shoal_swim *swim, uint32_t record);
 uint64_t swim_record_sum(const struct shoal_swim *swim, uint32_t record);
-void swim_record_remove(struct shoal_swim *swim, uint32_t record);
-void swim_record_fade(struct shoal_swim *swim, uint32_t record);
 /* All that `member` authored: forget it, or take it out of anti-entropy. */
 void swim_records_forget(struct shoal_swim *swim, uint32_t member);
 void swim_records_fade(struct shoal_swim *swim, uint32_t member);
@@ -326,5 +323,8 @@ bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions,
 
 /* News to the end of the datagram; false: malformed. */
 bool swim_hear_news(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_reader *r);
+
+/* swim_create.c */
+void swim_release_retired(struct shoal_swim *swim); /* R7 of records.c: what an action of the last step may have shown */
 
 #endif

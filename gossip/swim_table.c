@@ -239,6 +239,8 @@ void swim_table_set_card(struct shoal_swim *swim, uint32_t member, uint32_t card
     toggle_sum(swim, member);
 }
 
+static void suspicion_close(struct shoal_swim *swim, uint32_t member);
+
 void swim_table_move(struct shoal_swim *swim, uint32_t member, enum shoal_member_state state, uint64_t since_ns)
 {
     struct swim_member *m = &swim->members[member];
@@ -250,7 +252,7 @@ void swim_table_move(struct shoal_swim *swim, uint32_t member, enum shoal_member
     SHOAL_ASSERT(state != SHOAL_MEMBER_SUSPECT || swim->members[member].suspicion != 0); /* T2 */
     toggle_sum(swim, member);
     if (m->state == SHOAL_MEMBER_SUSPECT)
-        swim_suspicion_close(swim, member);
+        suspicion_close(swim, member);
     SHOAL_ASSERT(swim->dead_count < swim->opt.members_max);
     if (m->state == SHOAL_MEMBER_DEAD || m->state == SHOAL_MEMBER_LEFT)
         swim->dead_count--;
@@ -300,7 +302,7 @@ void swim_table_remove(struct shoal_swim *swim, uint32_t member)
 /* ---- suspicions ----------------------------------------------------------------------------------------------- */
 
 /* 1000 * log10(n), rounded down; exact enough for timers: the error is below 2. */
-uint32_t swim_log10_milli(uint32_t n)
+static uint32_t log10_milli(uint32_t n)
 {
     unsigned whole = 31;
     uint64_t x, log2_16;
@@ -321,9 +323,9 @@ uint32_t swim_log10_milli(uint32_t n)
     return (uint32_t)((log2_16 * 30103 + 50 * 65536) / ((uint64_t)100 * 65536));
 }
 
-uint64_t swim_suspicion_min_ns(const struct shoal_swim *swim, uint32_t members)
+static uint64_t suspicion_min_ns(const struct shoal_swim *swim, uint32_t members)
 {
-    uint64_t logs = swim_log10_milli(members);
+    uint64_t logs = log10_milli(members);
 
     if (logs < 1000)
         logs = 1000;
@@ -375,7 +377,7 @@ struct swim_suspicion *swim_suspicion_open(struct shoal_swim *swim, uint32_t mem
     SHOAL_ASSERT(swim->members[member].suspicion == 0); /* T2 */
     s = &swim->suspicions[swim->suspicion_count++];
     *s = (struct swim_suspicion){ .start_ns = swim->now_ns, .member = member, .blob = blob, .accuser_count = 1 };
-    s->min_ns = swim_suspicion_min_ns(swim, live);
+    s->min_ns = suspicion_min_ns(swim, live);
     s->max_ns = s->min_ns * swim->opt.suspicion_max_factor;
     /* Neither the accused nor the first accuser can confirm: a small mesh needs fewer. */
     s->confirmations = (uint8_t)(others < swim->opt.confirmations ? others : swim->opt.confirmations);
@@ -402,7 +404,7 @@ bool swim_suspicion_confirm(struct shoal_swim *swim, struct swim_suspicion *susp
     return true;
 }
 
-void swim_suspicion_close(struct shoal_swim *swim, uint32_t member)
+static void suspicion_close(struct shoal_swim *swim, uint32_t member)
 {
     struct swim_suspicion *s = swim_suspicion_of(swim, member);
     struct swim_suspicion *last = &swim->suspicions[swim->suspicion_count - 1];
