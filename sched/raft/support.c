@@ -27,7 +27,7 @@
  *     page:      u8 2 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u64 claims_hash | u16 page, pages | u8 n |
  *                n x claim
  *     claim:     job id (10) | u64 term */
-#include "shoal/support.h"
+#include "support_state.h"
 #include "shoal/wire.h"
 
 #include "shoal/banned.h"
@@ -36,90 +36,13 @@
 #define SUPPORT_HEARTBEAT 1
 #define SUPPORT_PAGE 2
 #define SUPPORT_CLAIM_BYTES 18
-#define SUPPORT_PAGE_CLAIMS 60
-#define SUPPORT_PAGES_MAX ((SHOAL_SUPPORT_CLAIMS_MAX + SUPPORT_PAGE_CLAIMS - 1) / SUPPORT_PAGE_CLAIMS)
 _Static_assert(SUPPORT_PAGE_CLAIMS *SUPPORT_CLAIM_BYTES + 32 <= SHOAL_DATAGRAM_PAYLOAD_MAX, "a page fits a datagram");
 _Static_assert(SHOAL_SUPPORT_INLINE_CLAIMS_MAX *SUPPORT_CLAIM_BYTES + 80 <= 256, "a heartbeat is small");
 #define SUPPORT_FLAG_QUORUM 1u
 #define SUPPORT_FLAG_WHOLE 2u
 #define SUPPORT_FLAG_URGENT 4u
-/* Heartbeats whose time of sending is remembered: more than are sent in one support duration. */
-#define SUPPORT_SENT_MAX 64
 /* A heartbeat brought forward waits at least this long after the last one. */
 #define SUPPORT_KICK_NS (10 * SHOAL_MS)
-/* Claims of all peers together. A group has one leader and this host is in SHOAL_GROUPS_MAX groups at most; twice that,
- * since an old leader may still claim what a new one does. */
-#define SUPPORT_THEIRS_MAX (2 * SHOAL_GROUPS_MAX)
-#define SUPPORT_BUCKETS 4096
-#define SUPPORT_NONE UINT32_MAX
-
-struct own_claim {
-    struct shoal_job_id group;
-    uint64_t term;
-};
-
-/* A claim of a peer: `term` as it says, `told` as the owner was told; 0: none. */
-struct their_claim {
-    struct shoal_job_id group;
-    uint64_t term;
-    uint64_t told;
-    uint64_t version; /* the claims_hash of the set it came in */
-    struct peer *peer;
-    uint32_t next_in_bucket;
-    uint32_t next_in_peer;
-};
-
-struct peer {
-    struct shoal_support_peer known; /* what the owner sees; first, so that a look is a cast-free pointer */
-    uint64_t seq;                    /* of the last heartbeat sent */
-    uint64_t sent_at_ns[SUPPORT_SENT_MAX];
-    uint64_t seq_seen;
-    uint64_t seq_echoed; /* newest own sequence it supported */
-    uint64_t support_seq;
-    uint64_t next_send_ns;
-    uint64_t last_send_ns;
-    /* Own claims towards it. */
-    struct own_claim *own;
-    uint32_t own_count;
-    uint32_t own_cap;
-    uint64_t own_hash;
-    uint64_t have_hash; /* of its copy of them, as it says */
-    bool have_known;
-    uint32_t page_next; /* pages still to send: page_next..page_end - 1 */
-    uint32_t page_end;
-    uint64_t pages_after_ns; /* the set is not sent again before this time */
-    /* Its claims. */
-    uint32_t theirs;
-    uint64_t theirs_hash;
-    bool theirs_dirty; /* the owner has not heard all of it */
-    bool unanswered;   /* H3: over its control link, as the owner says */
-    uint64_t pages_version;
-    uint32_t pages_count;
-    uint64_t pages_got[(SUPPORT_PAGES_MAX + 63) / 64];
-};
-
-struct shoal_support {
-    struct shoal_node_id self;
-    struct shoal_incarnation incarnation;
-    uint64_t interval_ns;
-    uint64_t support_ns;
-    uint64_t flush_age_max_ns;
-    uint64_t loop_lag_max_ns;
-    uint64_t silent_ns;
-    uint64_t now_ns;
-    uint64_t deadline_ns;
-    bool more; /* actions were left for the next step */
-    struct shoal_support_health health;
-    struct peer **peers; /* sorted by node id */
-    uint32_t peers_count;
-    uint32_t peers_cap;
-    uint64_t seq_top;   /* of all heartbeats sent: a peer that is of interest again begins above what it has seen */
-    uint32_t send_turn; /* where the next TIMER begins, so that a full list starves nobody */
-    struct their_claim *claims;
-    uint32_t claims_free;
-    uint32_t buckets[SUPPORT_BUCKETS];
-    struct shoal_support_stats stats;
-};
 
 /* ---- The table of peers ---- */
 
@@ -263,77 +186,6 @@ enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_nod
     return SHOAL_OK;
 }
 
-/* ---- The table of what peers claim ---- */
-
-static uint64_t hash_of(struct shoal_job_id group, uint64_t term)
-{
-    uint64_t state = 0;
-    uint64_t words[3] = { 0, 0, term };
-
-    for (unsigned i = 0; i < sizeof(group.bytes); i++)
-        words[i / 8] |= (uint64_t)group.bytes[i] << (8 * (i % 8));
-    /* Three rounds of a mixer (Steele, Lea, Flood, OOPSLA 2014): sums of these are compared, not trusted. */
-    for (unsigned i = 0; i < 3; i++) {
-        state += words[i] + 0x9e3779b97f4a7c15u;
-        state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
-        state = (state ^ (state >> 27)) * 0x94d049bb133111ebu;
-        state ^= state >> 31;
-    }
-    return state;
-}
-
-static uint32_t bucket_of(struct shoal_job_id group) { return (uint32_t)(hash_of(group, 0) % SUPPORT_BUCKETS); }
-
-static struct their_claim *claim_find(const struct shoal_support *support, const struct peer *peer,
-                                      struct shoal_job_id group)
-{
-    for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE;
-         at = support->claims[at].next_in_bucket) {
-        SHOAL_ASSERT(at < SUPPORT_THEIRS_MAX && support->claims[at].peer != NULL); /* H7 */
-        if (support->claims[at].peer == peer && shoal_job_id_equal(support->claims[at].group, group))
-            return &support->claims[at];
-    }
-    return NULL;
-}
-
-/* Free places are chained by next_in_bucket + 1 of a zeroed table: 0 there means "the one after me". */
-static struct their_claim *claim_make(struct shoal_support *support, struct peer *peer, struct shoal_job_id group)
-{
-    uint32_t at = support->claims_free;
-    uint32_t bucket = bucket_of(group);
-    struct their_claim *claim;
-
-    if (at >= SUPPORT_THEIRS_MAX) {
-        support->stats.claims_overflow++;
-        return NULL;
-    }
-    claim = &support->claims[at];
-    SHOAL_ASSERT(claim->peer == NULL); /* H7: a free place belongs to nobody */
-    support->claims_free = claim->next_in_bucket == 0 ? at + 1 : claim->next_in_bucket - 1;
-    *claim = (struct their_claim){ .group = group, .peer = peer };
-    claim->next_in_bucket = support->buckets[bucket];
-    support->buckets[bucket] = at;
-    claim->next_in_peer = peer->theirs;
-    peer->theirs = at;
-    return claim;
-}
-
-/* Takes the claim out of its bucket and puts its place on the free list; the peer's chain is the caller's. */
-static void claim_free(struct shoal_support *support, uint32_t at)
-{
-    struct their_claim *claim = &support->claims[at];
-    uint32_t *link = &support->buckets[bucket_of(claim->group)];
-
-    SHOAL_ASSERT(claim->peer != NULL); /* H7: freed once */
-    while (*link != at) {
-        SHOAL_ASSERT(*link != SUPPORT_NONE); /* H7 */
-        link = &support->claims[*link].next_in_bucket;
-    }
-    *link = claim->next_in_bucket;
-    *claim = (struct their_claim){ .next_in_bucket = support->claims_free + 1 };
-    support->claims_free = at;
-}
-
 void shoal_support_remove(struct shoal_support *support, struct shoal_node_id node)
 {
     struct peer *peer = peer_find(support, node);
@@ -347,40 +199,11 @@ void shoal_support_remove(struct shoal_support *support, struct shoal_node_id no
         uint32_t claim = peer->theirs;
 
         peer->theirs = support->claims[claim].next_in_peer;
-        claim_free(support, claim);
+        support_claim_free(support, claim);
     }
     peer_destroy(peer);
     support->peers_count--;
     memmove(support->peers + at, support->peers + at + 1, (support->peers_count - at) * sizeof(struct peer *));
-}
-
-static void claim_set(struct peer *peer, struct their_claim *claim, uint64_t term)
-{
-    SHOAL_ASSERT(claim->peer == peer); /* H7 */
-    if (claim->term != 0)
-        peer->theirs_hash -= hash_of(claim->group, claim->term);
-    if (term != 0)
-        peer->theirs_hash += hash_of(claim->group, term);
-    claim->term = term;
-    if (claim->term != claim->told)
-        peer->theirs_dirty = true;
-}
-
-/* Everything not of `version` is claimed no longer. */
-static void claims_sweep(struct shoal_support *support, struct peer *peer, uint64_t version)
-{
-    for (uint32_t at = peer->theirs; at != SUPPORT_NONE; at = support->claims[at].next_in_peer) {
-        SHOAL_ASSERT(at < SUPPORT_THEIRS_MAX); /* H7 */
-        if (support->claims[at].version != version)
-            claim_set(peer, &support->claims[at], 0);
-    }
-}
-
-static void claims_void(struct shoal_support *support, struct peer *peer)
-{
-    for (uint32_t at = peer->theirs; at != SUPPORT_NONE; at = support->claims[at].next_in_peer)
-        claim_set(peer, &support->claims[at], 0);
-    SHOAL_ASSERT(peer->theirs_hash == 0); /* H5: the empty set */
 }
 
 /* ---- Own claims ---- */
@@ -434,10 +257,10 @@ enum shoal_err shoal_support_claim(struct shoal_support *support, struct shoal_n
         claim = &peer->own[peer->own_count++];
         claim->group = group;
     } else {
-        peer->own_hash -= hash_of(group, claim->term);
+        peer->own_hash -= support_claim_hash(group, claim->term);
     }
     claim->term = term;
-    peer->own_hash += hash_of(group, term);
+    peer->own_hash += support_claim_hash(group, term);
     own_changed(support, peer);
     return SHOAL_OK;
 }
@@ -450,7 +273,7 @@ void shoal_support_unclaim(struct shoal_support *support, struct shoal_node_id n
     if (claim == NULL)
         return;
     SHOAL_ASSERT(claim->term > 0 && peer->own_count > 0); /* H5 */
-    peer->own_hash -= hash_of(group, claim->term);
+    peer->own_hash -= support_claim_hash(group, claim->term);
     *claim = peer->own[--peer->own_count];
     own_changed(support, peer);
 }
@@ -505,7 +328,7 @@ static void tell_claims(struct shoal_support *support, struct peer *peer, struct
         }
         SHOAL_ASSERT(claim->told == 0); /* H7: nobody counts on it any more */
         *link = claim->next_in_peer;
-        claim_free(support, at);
+        support_claim_free(support, at);
     }
     peer->theirs_dirty = false;
 }
@@ -629,7 +452,7 @@ static void peer_restarted(struct shoal_support *support, struct peer *peer, str
     peer->seq_echoed = peer->seq;
     end_supporting(peer, actions);
     end_supported(peer, actions);
-    claims_void(support, peer);
+    support_claims_void(support, peer);
     SHOAL_ASSERT(!peer->known.supporting && !peer->known.supported); /* H2 */
     peer->known.slot_stamp = 0;
     (void)act(actions, SHOAL_SUPPORT_PEER_RESTARTED, peer->known.node);
@@ -677,15 +500,15 @@ static void take_claims(struct shoal_support *support, struct peer *peer, const 
                         uint32_t count, uint64_t version)
 {
     for (uint32_t i = 0; i < count; i++) {
-        struct their_claim *claim = claim_find(support, peer, claims[i].group);
+        struct their_claim *claim = support_claim_find(support, peer, claims[i].group);
 
         if (claim == NULL)
-            claim = claim_make(support, peer, claims[i].group);
+            claim = support_claim_make(support, peer, claims[i].group);
         if (claim == NULL)
             continue;                     /* counted; the hashes go on differing */
         SHOAL_ASSERT(claims[i].term > 0); /* the decoder refuses others */
         claim->version = version;
-        claim_set(peer, claim, claims[i].term);
+        support_claim_set(peer, claim, claims[i].term);
     }
 }
 
@@ -729,7 +552,7 @@ static void on_heartbeat(struct shoal_support *support, struct peer *peer, const
         kick(support, peer);
     if ((beat->flags & SUPPORT_FLAG_WHOLE) && beat->claims_hash != peer->theirs_hash) {
         take_claims(support, peer, beat->claims, beat->count, beat->claims_hash);
-        claims_sweep(support, peer, beat->claims_hash);
+        support_claims_sweep(support, peer, beat->claims_hash);
         kick(support, peer); /* it sends them until it sees that they arrived */
     }
 }
@@ -771,7 +594,7 @@ static enum shoal_err on_page(struct shoal_support *support, struct peer *peer, 
         if (!(peer->pages_got[i / 64] >> i % 64 & 1))
             return SHOAL_OK;
     }
-    claims_sweep(support, peer, version);
+    support_claims_sweep(support, peer, version);
     peer->pages_version = 0;
     peer->pages_count = 0;
     kick(support, peer);
@@ -1034,7 +857,7 @@ uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal
                                struct shoal_job_id group)
 {
     const struct peer *peer = peer_find(support, node);
-    const struct their_claim *claim = peer == NULL ? NULL : claim_find(support, peer, group);
+    const struct their_claim *claim = peer == NULL ? NULL : support_claim_find(support, peer, group);
 
     return claim == NULL ? 0 : claim->term;
 }
@@ -1044,7 +867,7 @@ bool shoal_support_claimant(const struct shoal_support *support, struct shoal_jo
 {
     const struct their_claim *best = NULL;
 
-    for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE;
+    for (uint32_t at = support->buckets[support_claim_bucket(group)]; at != SUPPORT_NONE;
          at = support->claims[at].next_in_bucket) {
         const struct their_claim *claim = &support->claims[at];
 
@@ -1081,12 +904,12 @@ void shoal_support_check(const struct shoal_support *support)
         SHOAL_ASSERT(!shoal_node_id_equal(peer->known.node, support->self));                                /* H6 */
         SHOAL_ASSERT(i == 0 || shoal_node_id_cmp(support->peers[i - 1]->known.node, peer->known.node) < 0); /* H6 */
         for (uint32_t n = 0; n < peer->own_count; n++)
-            own += hash_of(peer->own[n].group, peer->own[n].term);
+            own += support_claim_hash(peer->own[n].group, peer->own[n].term);
         for (uint32_t at = peer->theirs; at != SUPPORT_NONE; at = support->claims[at].next_in_peer) {
             const struct their_claim *claim = &support->claims[at];
 
-            SHOAL_ASSERT(claim_find(support, peer, claim->group) == claim); /* H7 */
-            theirs += claim->term == 0 ? 0 : hash_of(claim->group, claim->term);
+            SHOAL_ASSERT(support_claim_find(support, peer, claim->group) == claim); /* H7 */
+            theirs += claim->term == 0 ? 0 : support_claim_hash(claim->group, claim->term);
             SHOAL_ASSERT(claim->term == claim->told || peer->theirs_dirty); /* H7 */
         }
         SHOAL_ASSERT(own == peer->own_hash);                                            /* H5 */
