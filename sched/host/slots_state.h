@@ -168,7 +168,6 @@ struct shoal_host_order *slots_order(struct slots_step *s, enum shoal_host_order
 bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_id to, uint64_t seq);
 struct hjob *slots_find_job(struct shoal_slots *slots, struct shoal_job_id id);
 struct hjob *slots_add_job(struct shoal_slots *slots, struct shoal_job_id id, uint32_t generation); /* NULL: full */
-struct shoal_host_order *slots_order(struct slots_step *s, enum shoal_host_order_kind kind);        /* as above */
 struct worker *slots_find_worker(struct shoal_slots *slots, uint64_t worker_id);
 struct worker *slots_add_worker(struct shoal_slots *slots, struct hjob *job, const struct shoal_placement *place);
 static inline uint32_t slots_job_index(const struct shoal_slots *slots, const struct hjob *job)
@@ -192,10 +191,14 @@ void slots_worker_exited(struct slots_step *s, struct worker *worker, int32_t st
 /* S9: the only ways in which a slot's state and a worker's phase change. */
 void slots_slot_move(struct slot *slot, enum shoal_slot_state state);
 void slots_worker_move(struct worker *worker, enum shoal_phase phase);
-void slots_slot_release(struct shoal_slots *slots, struct slot *slot);
 void slots_job_revoke(struct slots_step *s, struct hjob *job, uint64_t word);
 void slots_worker_freeze_due(struct slots_step *s, struct worker *worker);
 void slots_job_forget(struct shoal_slots *slots, struct hjob *job);
+/* Bytes that a message has taken of the step's pool. */
+void slots_pool_take(struct shoal_slots_actions *actions, size_t len);
+/* What an event says enters the tables; its consequences follow in the same step (slots_drive.c). */
+SHOAL_MUST_CHECK enum shoal_err slots_on_event(struct slots_step *s, const struct shoal_slots_event *event);
+void slots_reattached(struct slots_step *s); /* no runner is waited for any longer */
 
 /* slots_shrink.c */
 /* `worker` of the revoked epoch has died: if all its members are here, the next one may be made here. */
