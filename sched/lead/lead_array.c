@@ -220,7 +220,7 @@ const char *lead_array_waits(const struct shoal_lead *lead)
 }
 
 /* T5. */
-void lead_array_shrink(struct lead_step *s)
+static void shrink(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
     uint32_t stand = 0, counted = 0, silent = 0, most;
@@ -295,7 +295,7 @@ bool lead_array_finish(struct lead_step *s)
     const struct shoal_job *job = lead->job;
 
     SHOAL_ASSERT(s->lead->job->tasks != NULL);
-    lead_array_shrink(s);
+    shrink(s);
     if (lead->fail_text[0] != '\0')
         return lead_propose_state(s, SHOAL_JOB_ERROR, lead->fail_code, false, lead->fail_text);
     if (job->tasks->counts[SHOAL_TASK_PENDING] + job->tasks->counts[SHOAL_TASK_RUNNING] == 0)

@@ -36,8 +36,6 @@
 #define REPEAT_NS (300 * SHOAL_MS)
 #define SETTLE_NS (200 * SHOAL_MS) /* an epoch is left alone so long before a planned change */
 #define LEAVE_NS (3 * SHOAL_S)
-#define BAR_NS (30 * SHOAL_S)
-#define BAR_MAX_NS (600 * SHOAL_S)
 #define STEP_NS (30 * SHOAL_S) /* a planned change waits so long for the running epoch's first step */
 
 static const struct shoal_worker_epoch *running(const struct shoal_lead *lead, const struct shoal_call *call)
@@ -66,8 +64,8 @@ static uint64_t carried(const struct lworker *w)
     return w->report.applied_step > w->report.complete_step ? w->report.applied_step : w->report.complete_step;
 }
 
-/* It left that epoch, or one that its host has made of it since (E6). */
-static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
+/* The worker left that epoch, or one that its host has made of it since (E6). */
+bool lead_closed_in(const struct lworker *w, struct shoal_epoch epoch)
 {
     SHOAL_ASSERT(w->used);
     return w->reported && w->report.closed && w->report.epoch.e == epoch.e && w->report.epoch.k >= epoch.k;
@@ -90,8 +88,8 @@ static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_ep
     return false;
 }
 
-/* May be a member of the next epoch; `leavers`: also who is about to leave. */
-static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
+/* The worker may be a member of the next epoch; `leavers`: also one that is about to leave. */
+bool lead_eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
 {
     SHOAL_ASSERT(w->used && call->call != 0);
     return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale &&
@@ -146,10 +144,10 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
     for (uint32_t i = 0; last != NULL && i < last->member_count; i++) {
         struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
 
-        if (w == NULL || !eligible(s, w, call, leavers))
+        if (w == NULL || !lead_eligible(s, w, call, leavers))
             continue;
         /* E3: who has not closed yet comes along only if it had the state. */
-        if (!closed_in(w, last->epoch) && !last->members[i].has_state)
+        if (!lead_closed_in(w, last->epoch) && !last->members[i].has_state)
             continue;
         plan->before[plan->count] = &last->members[i];
         plan->workers[plan->count++] = w;
@@ -160,7 +158,7 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         uint32_t at;
 
         if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) ||
-            !known(w) || !eligible(s, w, call, false))
+            !known(w) || !lead_eligible(s, w, call, false))
             continue;
         for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
             plan->workers[at] = plan->workers[at - 1];
@@ -249,7 +247,7 @@ static void carriers_of(const struct plan *plan, const struct shoal_worker_epoch
     SHOAL_ASSERT(plan->count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < plan->count; i++)
         carriers[i] = (struct epoch_carrier){ .before = plan->before[i],
-                                              .closed = closed_in(plan->workers[i], last->epoch),
+                                              .closed = lead_closed_in(plan->workers[i], last->epoch),
                                               .applied_step = plan->workers[i]->report.applied_step,
                                               .complete_step = plan->workers[i]->report.complete_step };
 }
@@ -269,8 +267,7 @@ static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *cal
     return commit_epoch(s);
 }
 
-/* ---- The first epoch of a call ------------------------------------------------------------------------------------
- */
+/* ---- The first epoch of a call -------------------------------------------------------------------------------- */
 
 /* Workers that were placed and may still become ready soon. */
 static bool others_come(const struct shoal_lead *lead, const struct shoal_call *call)
@@ -324,15 +321,14 @@ static bool first_epoch(struct lead_step *s, const struct shoal_call *call, cons
         lead_wake(s, lead->first_ready_ns + lead->options.first_gather_ns);
         return false;
     }
-    for (uint32_t i = 0; i < plan->count;
-         i++) /* a state, not only a result: step 1 alone can be redone from the bundle */
+    /* A state, not only a result: step 1 alone can be redone from the bundle. */
+    for (uint32_t i = 0; i < plan->count; i++)
         if (plan->workers[i]->report.applied_step > 0 && carried(plan->workers[i]) > decided)
             decided = carried(plan->workers[i]);
     return decided > call->snapshot_step ? propose_carried(s, call, plan, decided) : propose_fresh(s, call, plan);
 }
 
-/* ---- The next epoch ------------------------------------------------------------------------------------------------
- */
+/* ---- The next epoch ------------------------------------------------------------------------------------------- */
 
 enum breach { BREACH_NONE, BREACH_PLANNED, BREACH_LOSS };
 
@@ -372,7 +368,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
-        if (w == NULL || w->dead || closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
+        if (w == NULL || w->dead || lead_closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
             out_of_reach(s, last, i))
             return BREACH_LOSS;
         if (w->leaving)
@@ -382,7 +378,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
         const struct lworker *w = &lead->workers[i];
 
         joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) &&
-                            eligible(s, w, call, false));
+                            lead_eligible(s, w, call, false));
     }
     if (joiner && last->member_count < SHOAL_RANKS_MAX) {
         if (lead->joiner_ns == 0)
@@ -411,7 +407,7 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
             const struct lworker *w = lead_worker(lead, last->members[m].worker_id);
 
             owes = owes || (w != NULL && lworker_lives(w) && shoal_node_id_equal(w->place.node, host->node) &&
-                            !closed_in(w, last->epoch));
+                            !lead_closed_in(w, last->epoch));
         }
         if (!owes)
             continue;
@@ -429,7 +425,7 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
     }
 }
 
-static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
+bool lead_carries_state(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
 {
     SHOAL_ASSERT(m->worker_id == w->place.worker_id);
     return lead_epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step },
@@ -460,10 +456,10 @@ static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
-        if (w == NULL || w->dead || (closed_in(w, last->epoch) && !carrier(w, &last->members[i], last)))
+        if (w == NULL || w->dead || (lead_closed_in(w, last->epoch) && !lead_carries_state(w, &last->members[i], last)))
             continue;
         *none = false;
-        if (closed_in(w, last->epoch)) {
+        if (lead_closed_in(w, last->epoch)) {
             closed = true;
             highest = carried(w) > highest ? carried(w) : highest;
         } else if (!host_lost(lead_host(lead, w->place.node)) && !w->report.stuck && !w->report.failed) {
@@ -494,12 +490,12 @@ static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, c
     SHOAL_ASSERT(last->member_count > 0);
     *decided = 0;
     for (uint32_t i = 0; i < plan->count; i++)
-        if (closed_in(plan->workers[i], last->epoch) && carried(plan->workers[i]) > *decided)
+        if (lead_closed_in(plan->workers[i], last->epoch) && carried(plan->workers[i]) > *decided)
             *decided = carried(plan->workers[i]);
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
 
-        if (w != NULL && !w->dead && closed_in(w, last->epoch) && carried(w) > highest)
+        if (w != NULL && !w->dead && lead_closed_in(w, last->epoch) && carried(w) > highest)
             highest = carried(w);
     }
     return highest <= *decided;
@@ -509,151 +505,10 @@ static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_e
 {
     SHOAL_ASSERT(plan->count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < plan->count; i++)
-        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch) &&
-            carrier(plan->workers[i], plan->before[i], last))
+        if (plan->before[i] != NULL && lead_closed_in(plan->workers[i], last->epoch) &&
+            lead_carries_state(plan->workers[i], plan->before[i], last))
             return true;
     return false;
-}
-
-/* E7. */
-
-static bool link_counts(struct lead_step *s, const struct lworker *w)
-{
-    SHOAL_ASSERT(w == NULL || w->used);
-    return w != NULL && lworker_lives(w) && !w->report.stuck && !w->report.failed && !w->report.frozen && !w->stale &&
-           !host_lost(lead_find_host(s->lead, w->place.node));
-}
-
-/* Whom each member could not reach, though both are well. Who died or was lost broke its links that way. */
-static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *last, uint64_t *broken)
-{
-    uint64_t well = 0;
-
-    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
-    for (uint32_t i = 0; i < last->member_count; i++)
-        well |= (uint64_t)link_counts(s, lead_worker(s->lead, last->members[i].worker_id)) << i;
-    for (uint32_t i = 0; i < last->member_count; i++) {
-        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
-
-        broken[i] =
-            (well >> i & 1) != 0 && closed_in(w, last->epoch) && shoal_epoch_cmp(w->broken_epoch, last->epoch) == 0
-                ? w->broken & well
-                : 0;
-    }
-}
-
-/* The ranks that may be left out, because others carry the state, too. */
-static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
-{
-    uint64_t carriers = 0, may = 0;
-
-    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
-    for (uint32_t i = 0; i < last->member_count; i++) {
-        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
-
-        if (w == NULL || !eligible(s, w, call, true))
-            continue;
-        may |= 1ull << i;
-        if (closed_in(w, last->epoch) && carrier(w, &last->members[i], last))
-            carriers |= 1ull << i;
-    }
-    if (carriers == 0)
-        return 0;
-    return __builtin_popcountll(carriers) == 1 ? may & ~carriers : may;
-}
-
-static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank, uint64_t by)
-{
-    struct shoal_lead *lead = s->lead;
-    struct lworker *w = lead_worker(lead, last->members[rank].worker_id);
-    struct lhost *host = lead_host(lead, w->place.node);
-    uint64_t bar_ns = BAR_NS;
-    char name[33];
-
-    SHOAL_ASSERT(rank < last->member_count);
-    shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), name);
-    if (host != NULL) {
-        for (uint32_t i = 0; i < host->cut_offs && bar_ns < BAR_MAX_NS; i++)
-            bar_ns *= 2;
-        bar_ns = bar_ns < BAR_MAX_NS ? bar_ns : BAR_MAX_NS;
-        host->cut_offs++;
-        host->barred_ns = s->now_ns + bar_ns;
-    }
-    w->cut_off = true;
-    (void)snprintf(
-        lead->cut_off, sizeof(lead->cut_off),
-        "worker %llu (rank %u) on host %s was left out: its data links broke %u times within %u s, and %u of "
-        "%u other members could not reach it; its host gets no worker of this job for %u s. Look at the "
-        "network there: a firewall must let TCP through between the addresses that the hosts' agents have as --host "
-        "(or the interfaces of --fabric-trusted)",
-        (unsigned long long)w->place.worker_id, rank, name, LINK_BREAKS, (unsigned)(LINK_WINDOW_NS / SHOAL_S),
-        (unsigned)__builtin_popcountll(by), last->member_count - 1, (unsigned)(bar_ns / SHOAL_S));
-    lead->cut_off_ns = s->now_ns + bar_ns;
-    lead->stats.cut_offs++;
-}
-
-/* Once for each epoch that has closed. */
-static void judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
-{
-    struct shoal_lead *lead = s->lead;
-    uint64_t broken[SHOAL_RANKS_MAX];
-    uint64_t by = 0;
-    uint32_t rank;
-
-    SHOAL_ASSERT(s->lead->links != NULL); /* only elastic jobs have data links */
-    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
-    if (lead->links_judged)
-        return;
-    lead->links_judged = true;
-    gather_broken(s, last, broken);
-    if (!lead_link_breaks_add(lead->links, last, broken, s->now_ns))
-        return;
-    rank = lead_link_breaks_judge(lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
-    if (rank != LINK_NOBODY)
-        cut_off(s, last, rank, by);
-}
-
-void lead_on_broken(struct lead_step *s, const struct lhost *host)
-{
-    struct lworker *w = lead_worker(s->lead, s->lead->scratch->in.u.broken.worker_id);
-
-    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_BROKEN);
-    if (w == NULL || !shoal_node_id_equal(w->place.node, host->node)) {
-        s->lead->stats.stale++;
-        return;
-    }
-    w->broken_epoch = s->lead->scratch->in.u.broken.epoch;
-    w->broken = s->lead->scratch->in.u.broken.ranks;
-}
-
-/* Without them nobody carries the state after all, since others died: better over bad links than not at all. */
-static bool readmit(struct shoal_lead *lead)
-{
-    bool some = false;
-
-    SHOAL_ASSERT(lead->revoking);
-    for (uint32_t i = 0; i < lead->worker_cap; i++) {
-        struct lworker *w = &lead->workers[i];
-
-        some = some || (w->used && w->cut_off && w->ended_ns == 0);
-        w->cut_off = w->cut_off && w->ended_ns != 0;
-    }
-    return some;
-}
-
-/* It alone has completed the last step, and cannot give it to anybody. */
-static void kill_cut_off(struct lead_step *s)
-{
-    SHOAL_ASSERT(s->lead->revoking);
-    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
-        struct lworker *w = &s->lead->workers[i];
-
-        if (!lworker_lives(w) || !w->cut_off)
-            continue;
-        if (w->ended_ns == 0)
-            w->ended_ns = s->now_ns;
-        lead_order(s, w, SHOAL_ORDER_KILL, 0, "its data links broke too often", SHOAL_STOP_ERROR, 0);
-    }
 }
 
 static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
@@ -677,11 +532,11 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     revoke(s, last);
     if (!closed_enough(s, last, &none))
         return false;
-    judge_links(s, call, last);
+    lead_judge_links(s, call, last);
     plan_members(s, call, none ? NULL : last, false, &plan);
     if (plan.count == 0 && !none)
         plan_members(s, call, last, true, &plan);
-    if (plan.count == 0 && readmit(lead))
+    if (plan.count == 0 && lead_readmit(lead))
         plan_members(s, call, none ? NULL : last, true, &plan);
     if (plan.count == 0) {
         lead_pending(lead, "all engines were lost; waiting for a slot to go on. %s", lead->target_why);
@@ -691,7 +546,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
         return first_epoch(s, call, &plan);
     if (!plan_has_closed(&plan, last)) /* leavers alone carry the state: they stay until others have it */
         plan_members(s, call, last, true, &plan);
-    if (!plan_has_closed(&plan, last) && readmit(lead))
+    if (!plan_has_closed(&plan, last) && lead_readmit(lead))
         plan_members(s, call, last, true, &plan);
     if (!plan_has_closed(&plan, last)) {
         lead_pending(lead,
@@ -701,7 +556,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     if (!decide(s, last, &plan, &decided)) /* a leaver alone carries the last step: it stays until others have it */
         plan_members(s, call, last, true, &plan);
     if (!decide(s, last, &plan, &decided)) {
-        kill_cut_off(s);
+        lead_kill_cut_off(s);
         lead_pending(lead, "an engine out of reach carries a later step; waiting for it, or for its lease to end");
         return false;
     }
@@ -899,8 +754,8 @@ static bool propose_shrunk(struct lead_step *s)
     SHOAL_ASSERT(s->lead->shrunk != NULL); /* elastic jobs only */
     lead->shrunk_due = lead->shrunk_due && lead->shrunk->epoch.e == lead->job->epoch->epoch.e &&
                        lead->shrunk->epoch.k > lead->job->epoch->epoch.k;
-    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk->member_count;
-         i++) /* one that died in it may be dropped */
+    /* A member that died in it may have been dropped from the job since. */
+    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk->member_count; i++)
         lead->shrunk_due = shoal_job_find_worker(lead->job, lead->shrunk->members[i].worker_id) != NULL;
     if (!lead->shrunk_due)
         return false;

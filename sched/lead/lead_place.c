@@ -22,7 +22,6 @@
 #define REFUSED_NS (5 * SHOAL_S)    /* asked again even if its record did not change: it may have been lost */
 #define CONFIRM_NS SHOAL_S
 #define TARGET_NS (20 * SHOAL_MS) /* a first target that comes so soon spares the log the waiting for it */
-#define LOW_NS (500 * SHOAL_MS)
 #define KEPT_NS (SHOAL_S) /* of the hosts' 2 s for a slot that they keep; the report may be one that was repeated */
 #define BACKOFF_MIN_NS (50 * SHOAL_MS)
 #define BACKOFF_MAX_NS (2 * SHOAL_S)
@@ -452,7 +451,7 @@ static bool awaits_report(const struct shoal_lead *lead, struct shoal_node_id no
 }
 
 /* All promises are given back, those of a host that owes a report a little later: or they run out by themselves. */
-void lead_cancel(struct lead_step *s)
+static void cancel(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
     uint32_t kept = 0;
@@ -578,7 +577,7 @@ static void back_off(struct lead_step *s)
     uint64_t wait_ns = BACKOFF_MIN_NS << (lead->backoffs < 5 ? lead->backoffs : 5);
 
     SHOAL_ASSERT(!s->lead->job->spec.elastic); /* only a gang is placed all or nothing */
-    lead_cancel(s);
+    cancel(s);
     if (wait_ns > BACKOFF_MAX_NS)
         wait_ns = BACKOFF_MAX_NS;
     lead->backoffs++;
@@ -635,7 +634,7 @@ static bool place_gang(struct lead_step *s, uint32_t wanted)
         return false; /* placed, or the last attempt is not over yet */
     if (lead->has_target && lead->target < wanted) {
         lead_pending(lead, "%s", lead->target_why);
-        lead_cancel(s);
+        cancel(s);
         return propose_pending(s);
     }
     if (!lead->has_target)
@@ -682,7 +681,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     if (max > 0 && have == 0 && goal < min) {
         lead_pending(lead, "%s", lead->target_why);
         if (first) {
-            lead_cancel(s);
+            cancel(s);
             return propose_pending(s);
         }
     }
@@ -740,7 +739,7 @@ static bool place_array(struct lead_step *s, uint32_t max)
         wanted = 0;
     }
     if (wanted == 0 && lead->grant_count > 0)
-        lead_cancel(s); /* others get them at once */
+        cancel(s); /* others get them at once */
     if (goal == 0 && have == 0) {
         lead_pending(lead, "%s", lead->target_why);
         return propose_pending(s);
@@ -786,7 +785,7 @@ bool lead_place(struct lead_step *s)
     lead_want(lead, &min, &max);
     forget_requests(s);
     if (lead->job->stop || lead->job->result_wanted || lead->ended_well || lead->fail_text[0] != '\0') {
-        lead_cancel(s);
+        cancel(s);
         return false;
     }
     if (pending_too_long(s)) {

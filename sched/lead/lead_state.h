@@ -97,7 +97,6 @@ struct shoal_lead {
     uint32_t target_slot_count;
     struct shoal_lead_slot target_slots[SHOAL_PLACEMENTS_MAX];
     char target_why[256];
-    uint64_t low_ns; /* since when the allocation yields less than is held; 0: it does not */
     /* Placement. */
     uint32_t grant_count;
     struct lgrant grants[SHOAL_PLACEMENTS_MAX];
@@ -229,7 +228,6 @@ bool lead_place(struct lead_step *s); /* true: proposed something */
 bool lead_drop(struct lead_step *s);
 void lead_confirm(struct lead_step *s);
 void lead_renew(struct lead_step *s);
-void lead_cancel(struct lead_step *s);
 void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
 /* The allocation names this slot as the job's. */
 bool lead_in_target(const struct shoal_lead *lead, const struct shoal_placement *place);
@@ -237,8 +235,6 @@ bool lead_in_target(const struct shoal_lead *lead, const struct shoal_placement 
 void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report);
 
 /* lead_array.c */
-/* Replicas beyond what a service is to have, or on hosts that are drained, are stopped. */
-void lead_array_shrink(struct lead_step *s);
 /* What a service waits for that has fewer replicas than it is to have; "": nothing. */
 const char *lead_array_waits(const struct shoal_lead *lead);
 /* A replica ended by itself: the next start waits. */
@@ -252,9 +248,18 @@ bool lead_array_finish(struct lead_step *s);
 /* lead_epoch.c */
 bool lead_epoch(struct lead_step *s);
 void lead_on_shrunk(struct lead_step *s, const struct lhost *host);
-void lead_on_broken(struct lead_step *s, const struct lhost *host);
 void lead_tell_epoch(struct lead_step *s);
 bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id);
+bool lead_closed_in(const struct lworker *w, struct shoal_epoch epoch);
+bool lead_eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers);
+/* `m`: its place in `last`. True: the state of that epoch does not end with the others. */
+bool lead_carries_state(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last);
+
+/* lead_links.c: E7 */
+void lead_on_broken(struct lead_step *s, const struct lhost *host);
+void lead_judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last);
+bool lead_readmit(struct shoal_lead *lead); /* true: some that were cut off may be members again */
+void lead_kill_cut_off(struct lead_step *s);
 
 /* lead_call.c */
 void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_call *call);
