@@ -35,7 +35,7 @@ struct sched_parked {
     uint64_t mark; /* of the write that parked it */
 };
 
-struct sched_park; /* rows and queue: sched_park.c */
+struct sched_park; /* rows and queue: sched_park_state.h */
 
 /* The ways in which a RESTORE concerns the parked groups. */
 enum parked_how {
