@@ -6,13 +6,9 @@
  * A worker's socket says which worker it is only by its HELLO. on_message() looks at the token in it before anything
  * else: until then the connection is a stranger's, closes nobody's, and is the first to go when there are too many. It
  * passes no descriptors; whatever comes with a message is closed by the kernel. */
-#include "workers.h"
+#include "workers_state_uv.h"
 
-#include "deaths_uv.h"
 #include "ended.h"
-#include "leftovers.h"
-#include "spawn.h"
-#include "warm.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -33,92 +29,10 @@
 
 #include "shoal/banned.h"
 
-#define JOBS_HERE_MAX 128
-#define LINKS_MAX 256
 /* The slot's lock is looked at this often after its worker ended; a teardown takes about 30 ms a GB. */
 #define IDLE_CHECK_MS 10
-#define WATCHDOG_MS 100
-#define WATCHDOG_STUCK_TICKS 10
-#define ENDS_TICKS 5  /* of the watchdog: half a second */
-#define ENDED_LOOKS 3 /* a runner that is well tells within milliseconds */
-#define TURN_MESSAGES_MAX 64
 /* A runner that ends before it says WELCOME is asked for this often: its order was lost with the spawn helper. */
 #define SPAWNS_MAX 3
-
-/* An end that a runner which was found again tells: kept until on_runner() has named its worker. */
-struct runner_end {
-    uint64_t worker_id;
-    uint32_t slot;
-    int32_t status;
-    bool signalled;
-    char text[sizeof(((struct shoal_runner_message *)NULL)->text)];
-};
-
-struct runner_link {
-    struct workers *workers;
-    bool used;
-    bool lost; /* its handle is being closed */
-    bool welcomed;
-    bool reported;
-    bool closing;            /* it was told that it may end */
-    int32_t awaited;         /* messages about its workers that belong to WELCOME */
-    unsigned spawns;         /* times that it was asked for; 0: it was found again */
-    uint64_t warm_server;    /* that was asked for it; 0: the spawn helper was */
-    uint64_t asked_ns;       /* when */
-    struct shoal_buf orders; /* what it was told before its WELCOME: u32 length and bytes, one after the other */
-    struct shoal_job_id job;
-    uint32_t generation;
-    int fd;
-    int lock; /* of the helper that forked it; -1: none */
-    uv_poll_t poll;
-    bool poll_open;
-    struct shoal_control_page *page;
-    struct workers_alive alive[SHOAL_RUNNER_WORKERS_MAX];
-    size_t alive_count;
-    struct runner_end *ends; /* NULL: none */
-    size_t end_count;
-    uint64_t stepped_epoch, stepped; /* as told */
-    uint64_t beats[SHOAL_SLOTS_MAX];
-    uint8_t still[SHOAL_SLOTS_MAX];
-    unsigned ends_ticks;
-};
-
-struct worker_link {
-    struct workers *workers;
-    int fd;
-    uv_poll_t poll;
-    bool known;
-    struct shoal_job_id job;
-    uint64_t worker_id;
-    struct worker_link *next;
-};
-
-struct workers {
-    struct workers_options options;
-    char jobs_dir[512];
-    char slots_dir[512];
-    char socket_path[600];
-    int listener;
-    uv_poll_t listener_poll;
-    uv_timer_t idle_timer;
-    uv_timer_t watchdog;
-    struct deaths *deaths;
-    struct spawner *spawner;
-    struct warm *warm;
-    uint64_t slots_draining; /* bit i: slot i is watched for its lock */
-    struct leftovers leftovers;
-    struct runner_link runners[JOBS_HERE_MAX];
-    struct worker_link *links;
-    unsigned link_count;
-    void (*reattached)(void *arg);
-    void *reattached_arg;
-    bool stopped;
-    unsigned handles_open; /* of its own memory: libuv uses a handle until its close callback has run */
-    uint64_t last_watch_ns;
-    struct shoal_worker_message message;
-    struct shoal_runner_message command;
-    uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
-};
 
 static void on_runner_readable(uv_poll_t *poll, int status, int events);
 
@@ -130,7 +44,7 @@ static void job_dir(const struct workers *workers, struct shoal_job_id job, char
     (void)snprintf(path, cap, "%s/%s", workers->jobs_dir, text);
 }
 
-static struct runner_link *runner_find(const struct workers *workers, struct shoal_job_id job)
+struct runner_link *workers_runner_find(const struct workers *workers, struct shoal_job_id job)
 {
     for (unsigned i = 0; i < JOBS_HERE_MAX; i++)
         if (workers->runners[i].used && !workers->runners[i].lost && shoal_job_id_equal(workers->runners[i].job, job))
@@ -150,7 +64,7 @@ static struct runner_link *runner_of_worker(struct workers *workers, uint64_t wo
     return NULL;
 }
 
-static struct worker_link *link_of_worker(struct workers *workers, uint64_t worker_id)
+struct worker_link *workers_link_of(struct workers *workers, uint64_t worker_id)
 {
     for (struct worker_link *link = workers->links; link != NULL; link = link->next)
         if (link->known && link->worker_id == worker_id)
@@ -175,7 +89,7 @@ static bool lock_is_free(const struct workers *workers, uint32_t slot)
     return is_free;
 }
 
-static bool has_runner(void *arg, struct shoal_job_id job) { return runner_find(arg, job) != NULL; }
+static bool has_runner(void *arg, struct shoal_job_id job) { return workers_runner_find(arg, job) != NULL; }
 
 /* A job can let its lock go, and kill its runner: so a slot whose runner was lost is free only when no process of the job is
  * left here. */
@@ -206,134 +120,6 @@ static void slot_watch(struct workers *workers, uint32_t slot)
     if (workers->slots_draining == 0)
         (void)uv_timer_start(&workers->idle_timer, on_idle_timer, 0, IDLE_CHECK_MS);
     workers->slots_draining |= 1ull << slot;
-}
-
-/* ---- the watchdog: a library thread that stands still while this loop keeps time ---- */
-
-static void watch_runner(struct workers *workers, struct runner_link *runner)
-{
-    for (size_t i = 0; i < runner->alive_count; i++) {
-        uint32_t slot = runner->alive[i].slot;
-        const struct shoal_control_slot *words;
-        uint64_t beat;
-
-        if (slot >= SHOAL_SLOTS_MAX || runner->page == NULL)
-            continue;
-        words = &runner->page->slots[slot];
-        beat = atomic_load(&words->heartbeat);
-        if (beat == 0 || beat != runner->beats[slot] || atomic_load(&words->frozen) != 0 ||
-            atomic_load(&words->worker_id) != runner->alive[i].worker_id) {
-            runner->beats[slot] = beat;
-            runner->still[slot] = 0;
-        } else if (++runner->still[slot] == WATCHDOG_STUCK_TICKS) {
-            workers->options.on_stuck(workers->options.arg, runner->alive[i].worker_id);
-        } else if (runner->still[slot] > 200) {
-            runner->still[slot] = WATCHDOG_STUCK_TICKS + 1;
-        }
-    }
-}
-
-/* Training needs no agent: how far it is stands in the workers' own words. */
-static void watch_steps(struct workers *workers, struct runner_link *runner)
-{
-    uint64_t epoch = 0, step = 0, worker_id = 0;
-
-    for (size_t i = 0; runner->page != NULL && i < runner->alive_count; i++) {
-        const struct shoal_control_slot *words;
-        uint64_t its_epoch, its_step;
-
-        if (runner->alive[i].slot >= SHOAL_SLOTS_MAX)
-            continue;
-        words = &runner->page->slots[runner->alive[i].slot];
-        its_epoch = atomic_load(&words->epoch_word);
-        its_step = atomic_load(&words->applied_step);
-        if (atomic_load(&words->worker_id) != runner->alive[i].worker_id || its_epoch < epoch ||
-            (its_epoch == epoch && its_step <= step))
-            continue;
-        epoch = its_epoch;
-        step = its_step;
-        worker_id = runner->alive[i].worker_id;
-    }
-    if (worker_id == 0 || (epoch == runner->stepped_epoch && step == runner->stepped))
-        return;
-    runner->stepped_epoch = epoch;
-    runner->stepped = step;
-    workers->options.on_stepped(workers->options.arg, worker_id, epoch, step);
-}
-
-static void runner_lost(struct runner_link *runner);
-static void alive_remove(struct workers *workers, struct runner_link *runner, uint64_t worker_id);
-
-/* Training goes on without one that is lost; how a script has ended is for its runner to say, however late. */
-static bool is_engine(const struct runner_link *runner, const struct workers_alive *one)
-{
-    const struct shoal_control_slot *words =
-        runner->page == NULL || one->slot >= SHOAL_SLOTS_MAX ? NULL : &runner->page->slots[one->slot];
-
-    return words != NULL && atomic_load(&words->worker_id) == one->worker_id && atomic_load(&words->heartbeat) != 0;
-}
-
-/* A runner that stands still (stopped, or starved) reaps nobody and tells nothing: a job of which it held the last worker
- * would wait for it. Its dead engines are told as they are found; their slots stay taken as long as the runner holds the locks. */
-static void watch_ends(struct workers *workers, struct runner_link *runner)
-{
-    if (!runner->reported || ++runner->ends_ticks < ENDS_TICKS)
-        return;
-    runner->ends_ticks = 0;
-    for (size_t i = 0; i < runner->alive_count; i++) {
-        struct workers_alive *one = &runner->alive[i];
-        uint64_t worker_id = one->worker_id;
-
-        one->ended = is_engine(runner, one) && ended_process(one->pid) ? one->ended + 1 : 0;
-        if (one->ended < ENDED_LOOKS)
-            continue;
-        alive_remove(workers, runner, worker_id);
-        workers->options.on_exited(workers->options.arg, worker_id, -1, false,
-                                   "it ended, and its runner, which stands still, does not say how");
-        return; /* the others at the next look */
-    }
-}
-
-/* W3: a warm interpreter that does not carry out its order is ended, and the order given elsewhere. */
-static void watch_warm(struct workers *workers, struct runner_link *runner, uint64_t now)
-{
-    if (runner->lost || runner->welcomed || runner->warm_server == 0 || now < runner->asked_ns + SHOAL_WARM_ANSWER_NS)
-        return;
-    warm_failed(workers->warm, runner->warm_server);
-    runner_lost(runner);
-}
-
-static void on_watchdog(uv_timer_t *timer)
-{
-    struct workers *workers = timer->data;
-    uint64_t now = uv_hrtime();
-    bool kept_time = now - workers->last_watch_ns < 3 * WATCHDOG_MS * SHOAL_MS;
-    bool any = false;
-
-    workers->last_watch_ns = now;
-    for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {
-        if (!workers->runners[i].used)
-            continue;
-        any = true;
-        if (kept_time)
-            watch_runner(workers, &workers->runners[i]);
-        else
-            memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
-        watch_steps(workers, &workers->runners[i]);
-        if (kept_time)
-            watch_ends(workers, &workers->runners[i]);
-        if (kept_time)
-            watch_warm(workers, &workers->runners[i], now);
-    }
-    if (!any)
-        (void)uv_timer_stop(&workers->watchdog);
-}
-
-static void watchdog_start(struct workers *workers)
-{
-    workers->last_watch_ns = uv_hrtime();
-    if (!uv_is_active((uv_handle_t *)&workers->watchdog))
-        (void)uv_timer_start(&workers->watchdog, on_watchdog, WATCHDOG_MS, WATCHDOG_MS);
 }
 
 /* ---- runners ---- */
@@ -381,7 +167,7 @@ static void reattach_check(struct workers *workers)
     done(workers->reattached_arg);
 }
 
-static void alive_remove(struct workers *workers, struct runner_link *runner, uint64_t worker_id)
+void workers_alive_remove(struct workers *workers, struct runner_link *runner, uint64_t worker_id)
 {
     for (size_t i = 0; i < runner->alive_count; i++) {
         if (runner->alive[i].worker_id != worker_id)
@@ -445,7 +231,7 @@ static void runner_orphans(struct runner_link *runner)
 }
 
 /* The runner is gone: so are its workers, by the parent-death signal. */
-static void runner_lost(struct runner_link *runner)
+void workers_runner_lost(struct runner_link *runner)
 {
     struct workers *workers = runner->workers;
 
@@ -463,7 +249,7 @@ static void runner_lost(struct runner_link *runner)
     while (runner->alive_count > 0) {
         uint64_t worker_id = runner->alive[0].worker_id;
 
-        alive_remove(workers, runner, worker_id);
+        workers_alive_remove(workers, runner, worker_id);
         workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true, "the runner ended");
     }
     ends_tell(runner);
@@ -543,7 +329,7 @@ static void on_runner_message(struct runner_link *runner, const struct shoal_run
         (void)0; /* its slot may be another's by now */
     } else if (message->kind == SHOAL_RUNNER_EXITED) {
         slot_watch(workers, message->slot);
-        alive_remove(workers, runner, message->worker_id);
+        workers_alive_remove(workers, runner, message->worker_id);
         if (end_keep(runner, message))
             return;
         workers->options.on_exited(workers->options.arg, message->worker_id, message->status, message->signalled,
@@ -629,7 +415,7 @@ static void on_runner_readable(uv_poll_t *poll, int status, int events)
             return;
     }
     if (status < 0) {
-        runner_lost(runner);
+        workers_runner_lost(runner);
         return;
     }
     if (runner->welcomed && runner->awaited <= 0 && !runner->reported) {
@@ -688,7 +474,7 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
     workers->handles_open++;
     runner->poll.data = runner;
     (void)uv_poll_start(&runner->poll, UV_READABLE, on_runner_readable);
-    watchdog_start(workers);
+    workers_watch_start(workers);
     *found = runner;
     return SHOAL_OK;
 }
@@ -801,7 +587,7 @@ static enum shoal_err command_send(struct workers *workers, struct runner_link *
 enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, uint32_t generation,
                              const struct shoal_runner_start *start, struct shoal_msg *msg)
 {
-    struct runner_link *runner = runner_find(workers, job);
+    struct runner_link *runner = workers_runner_find(workers, job);
     uint64_t warm_server;
     enum shoal_err err;
 
@@ -844,7 +630,7 @@ static void order(struct workers *workers, uint8_t kind, uint64_t worker_id, uin
         workers->command.grace_ns = a;
     }
     if (command_send(workers, runner, &msg) != SHOAL_OK)
-        runner_lost(runner);
+        workers_runner_lost(runner);
 }
 
 void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_at_ns, uint64_t kill_at_ns)
@@ -865,7 +651,7 @@ void workers_kill(struct workers *workers, uint64_t worker_id, uint64_t grace_ns
 
 void workers_close(struct workers *workers, struct shoal_job_id job)
 {
-    struct runner_link *runner = runner_find(workers, job);
+    struct runner_link *runner = workers_runner_find(workers, job);
     struct shoal_msg msg;
 
     if (runner == NULL)
@@ -874,12 +660,12 @@ void workers_close(struct workers *workers, struct shoal_job_id job)
     if (command_send(workers, runner, &msg) == SHOAL_OK)
         runner->closing = true;
     else
-        runner_lost(runner);
+        workers_runner_lost(runner);
 }
 
 const struct shoal_control_page *workers_page(const struct workers *workers, struct shoal_job_id job)
 {
-    const struct runner_link *runner = runner_find(workers, job);
+    const struct runner_link *runner = workers_runner_find(workers, job);
 
     return runner == NULL ? NULL : runner->page;
 }
@@ -891,7 +677,7 @@ static void futex_wake_all(_Atomic uint32_t *word)
 
 void workers_revoke(struct workers *workers, struct shoal_job_id job, uint64_t epoch_word)
 {
-    struct runner_link *runner = runner_find(workers, job);
+    struct runner_link *runner = workers_runner_find(workers, job);
     uint64_t seen;
 
     if (runner == NULL || runner->page == NULL)
@@ -901,137 +687,6 @@ void workers_revoke(struct workers *workers, struct shoal_job_id job, uint64_t e
         continue;
     (void)atomic_fetch_add(&runner->page->revoke_futex, 1);
     futex_wake_all(&runner->page->revoke_futex);
-}
-
-/* ---- workers ---- */
-
-static void on_link_closed(uv_handle_t *handle)
-{
-    struct worker_link *link = handle->data;
-
-    (void)close(link->fd);
-    free(link);
-}
-
-static void link_close(struct worker_link *link)
-{
-    struct workers *workers = link->workers;
-    struct worker_link **at = &workers->links;
-
-    while (*at != link)
-        at = &(*at)->next;
-    *at = link->next;
-    workers->link_count--;
-    (void)uv_poll_stop(&link->poll);
-    uv_close((uv_handle_t *)&link->poll, on_link_closed);
-}
-
-/* False: the connection is closed. One that has shown a worker's token speaks for that worker alone. */
-static bool on_worker_message(struct worker_link *link, const struct shoal_worker_message *message)
-{
-    struct workers *workers = link->workers;
-    bool hello = message->kind == SHOAL_WORKER_HELLO;
-    struct shoal_job_id job = hello ? message->hello.job : link->job;
-    uint64_t worker_id = hello ? message->hello.worker_id : link->worker_id;
-    struct worker_link *older;
-
-    if ((!hello && !link->known) ||
-        (hello && link->known && (worker_id != link->worker_id || !shoal_job_id_equal(job, link->job))) ||
-        (hello && !workers->options.knows(workers->options.arg, job, &message->hello))) {
-        link_close(link);
-        return false;
-    }
-    older = link_of_worker(workers, worker_id);
-    if (hello && older != NULL && older != link)
-        link_close(older);
-    link->job = job;
-    link->worker_id = worker_id;
-    link->known = true;
-    if (workers->options.on_message(workers->options.arg, link->job, link->worker_id, message))
-        return true;
-    link_close(link);
-    return false;
-}
-
-static void on_worker_readable(uv_poll_t *poll, int status, int events)
-{
-    struct worker_link *link = poll->data;
-    struct workers *workers = link->workers;
-
-    (void)events;
-    for (unsigned i = 0; status >= 0 && i < TURN_MESSAGES_MAX; i++) {
-        static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
-        ssize_t len = recv(link->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-
-        if (len < 0 && (errno == EAGAIN || errno == EINTR))
-            return;
-        if (len <= 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK)
-            break;
-        if (!on_worker_message(link, &workers->message))
-            return;
-        if (i + 1 == TURN_MESSAGES_MAX)
-            return; /* the rest in the next turn: level-triggered */
-    }
-    link_close(link);
-}
-
-/* The oldest that has shown no token, so that strangers take no place from workers. NULL: none. */
-static struct worker_link *oldest_stranger(const struct workers *workers)
-{
-    struct worker_link *oldest = NULL;
-
-    for (struct worker_link *link = workers->links; link != NULL; link = link->next)
-        if (!link->known)
-            oldest = link; /* the newest is first in the list */
-    return oldest;
-}
-
-static void on_worker_connects(uv_poll_t *poll, int status, int events)
-{
-    struct workers *workers = poll->data;
-    struct worker_link *link;
-    int fd;
-
-    (void)status;
-    (void)events;
-    fd = accept4(workers->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    link = oldest_stranger(workers);
-    if (workers->link_count == LINKS_MAX && link != NULL)
-        link_close(link);
-    link = workers->link_count < LINKS_MAX ? calloc(1, sizeof(*link)) : NULL;
-    if (link == NULL) {
-        (void)close(fd);
-        return;
-    }
-    link->workers = workers;
-    link->fd = fd;
-    link->next = workers->links;
-    workers->links = link;
-    workers->link_count++;
-    (void)uv_poll_init(workers->options.loop, &link->poll, fd);
-    link->poll.data = link;
-    (void)uv_poll_start(&link->poll, UV_READABLE, on_worker_readable);
-}
-
-void workers_send(struct workers *workers, uint64_t worker_id, const struct shoal_worker_message *message)
-{
-    static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
-    struct worker_link *link = link_of_worker(workers, worker_id);
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
-
-    if (link == NULL || shoal_worker_encode(message, &w) != SHOAL_OK)
-        return;
-    if (message->kind == SHOAL_WORKER_EPOCH) {
-        struct runner_link *runner = runner_find(workers, link->job);
-        uint64_t word = shoal_epoch_word(message->epoch.epoch);
-
-        if (runner != NULL && runner->page != NULL && atomic_load(&runner->page->published) < word)
-            atomic_store(&runner->page->published, word);
-    }
-    if (send(link->fd, bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        link_close(link); /* it connects again and hears what it needs */
 }
 
 /* ---- life ---- */
@@ -1073,7 +728,7 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     }
     (void)uv_poll_init(options->loop, &workers->listener_poll, workers->listener);
     workers->listener_poll.data = workers;
-    (void)uv_poll_start(&workers->listener_poll, UV_READABLE, on_worker_connects);
+    (void)uv_poll_start(&workers->listener_poll, UV_READABLE, worker_links_on_connect);
     (void)uv_timer_init(options->loop, &workers->idle_timer);
     workers->idle_timer.data = workers;
     (void)uv_timer_init(options->loop, &workers->watchdog);
@@ -1148,7 +803,7 @@ void workers_stop(struct workers *workers)
     spawner_stop(workers->spawner, on_part_stopped, workers);
     warm_stop(workers->warm, on_part_stopped, workers);
     while (workers->links != NULL)
-        link_close(workers->links);
+        worker_link_close(workers->links);
     for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {
         struct runner_link *runner = &workers->runners[i];
 

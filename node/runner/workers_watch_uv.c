@@ -1,0 +1,137 @@
+/* The watchdog: a library thread that stands still while this loop keeps time, a step that was applied, an end that a runner does not
+ * tell, an interpreter that does not fork. */
+#include "workers_state_uv.h"
+
+#include <time.h>
+
+#include "ended.h"
+
+#include "shoal/banned.h"
+
+#define WATCHDOG_MS 100
+#define WATCHDOG_STUCK_TICKS 10
+#define ENDS_TICKS 5  /* of the watchdog: half a second */
+#define ENDED_LOOKS 3 /* a runner that is well tells within milliseconds */
+
+static void watch_runner(struct workers *workers, struct runner_link *runner)
+{
+    for (size_t i = 0; i < runner->alive_count; i++) {
+        uint32_t slot = runner->alive[i].slot;
+        const struct shoal_control_slot *words;
+        uint64_t beat;
+
+        if (slot >= SHOAL_SLOTS_MAX || runner->page == NULL)
+            continue;
+        words = &runner->page->slots[slot];
+        beat = atomic_load(&words->heartbeat);
+        if (beat == 0 || beat != runner->beats[slot] || atomic_load(&words->frozen) != 0 ||
+            atomic_load(&words->worker_id) != runner->alive[i].worker_id) {
+            runner->beats[slot] = beat;
+            runner->still[slot] = 0;
+        } else if (++runner->still[slot] == WATCHDOG_STUCK_TICKS) {
+            workers->options.on_stuck(workers->options.arg, runner->alive[i].worker_id);
+        } else if (runner->still[slot] > 200) {
+            runner->still[slot] = WATCHDOG_STUCK_TICKS + 1;
+        }
+    }
+}
+
+/* Training needs no agent: how far it is stands in the workers' own words. */
+static void watch_steps(struct workers *workers, struct runner_link *runner)
+{
+    uint64_t epoch = 0, step = 0, worker_id = 0;
+
+    for (size_t i = 0; runner->page != NULL && i < runner->alive_count; i++) {
+        const struct shoal_control_slot *words;
+        uint64_t its_epoch, its_step;
+
+        if (runner->alive[i].slot >= SHOAL_SLOTS_MAX)
+            continue;
+        words = &runner->page->slots[runner->alive[i].slot];
+        its_epoch = atomic_load(&words->epoch_word);
+        its_step = atomic_load(&words->applied_step);
+        if (atomic_load(&words->worker_id) != runner->alive[i].worker_id || its_epoch < epoch ||
+            (its_epoch == epoch && its_step <= step))
+            continue;
+        epoch = its_epoch;
+        step = its_step;
+        worker_id = runner->alive[i].worker_id;
+    }
+    if (worker_id == 0 || (epoch == runner->stepped_epoch && step == runner->stepped))
+        return;
+    runner->stepped_epoch = epoch;
+    runner->stepped = step;
+    workers->options.on_stepped(workers->options.arg, worker_id, epoch, step);
+}
+
+/* Training goes on without one that is lost; how a script has ended is for its runner to say, however late. */
+static bool is_engine(const struct runner_link *runner, const struct workers_alive *one)
+{
+    const struct shoal_control_slot *words =
+        runner->page == NULL || one->slot >= SHOAL_SLOTS_MAX ? NULL : &runner->page->slots[one->slot];
+
+    return words != NULL && atomic_load(&words->worker_id) == one->worker_id && atomic_load(&words->heartbeat) != 0;
+}
+
+/* A runner that stands still (stopped, or starved) reaps nobody and tells nothing: a job of which it held the last worker
+ * would wait for it. Its dead engines are told as they are found; their slots stay taken as long as the runner holds the locks. */
+static void watch_ends(struct workers *workers, struct runner_link *runner)
+{
+    if (!runner->reported || ++runner->ends_ticks < ENDS_TICKS)
+        return;
+    runner->ends_ticks = 0;
+    for (size_t i = 0; i < runner->alive_count; i++) {
+        struct workers_alive *one = &runner->alive[i];
+        uint64_t worker_id = one->worker_id;
+
+        one->ended = is_engine(runner, one) && ended_process(one->pid) ? one->ended + 1 : 0;
+        if (one->ended < ENDED_LOOKS)
+            continue;
+        workers_alive_remove(workers, runner, worker_id);
+        workers->options.on_exited(workers->options.arg, worker_id, -1, false,
+                                   "it ended, and its runner, which stands still, does not say how");
+        return; /* the others at the next look */
+    }
+}
+
+/* W3: a warm interpreter that does not carry out its order is ended, and the order given elsewhere. */
+static void watch_warm(struct workers *workers, struct runner_link *runner, uint64_t now)
+{
+    if (runner->lost || runner->welcomed || runner->warm_server == 0 || now < runner->asked_ns + SHOAL_WARM_ANSWER_NS)
+        return;
+    warm_failed(workers->warm, runner->warm_server);
+    workers_runner_lost(runner);
+}
+
+static void on_watchdog(uv_timer_t *timer)
+{
+    struct workers *workers = timer->data;
+    uint64_t now = uv_hrtime();
+    bool kept_time = now - workers->last_watch_ns < 3 * WATCHDOG_MS * SHOAL_MS;
+    bool any = false;
+
+    workers->last_watch_ns = now;
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {
+        if (!workers->runners[i].used)
+            continue;
+        any = true;
+        if (kept_time)
+            watch_runner(workers, &workers->runners[i]);
+        else
+            memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
+        watch_steps(workers, &workers->runners[i]);
+        if (kept_time)
+            watch_ends(workers, &workers->runners[i]);
+        if (kept_time)
+            watch_warm(workers, &workers->runners[i], now);
+    }
+    if (!any)
+        (void)uv_timer_stop(&workers->watchdog);
+}
+
+void workers_watch_start(struct workers *workers)
+{
+    workers->last_watch_ns = uv_hrtime();
+    if (!uv_is_active((uv_handle_t *)&workers->watchdog))
+        (void)uv_timer_start(&workers->watchdog, on_watchdog, WATCHDOG_MS, WATCHDOG_MS);
+}
