@@ -32,8 +32,7 @@
 
 #include "shoal/banned.h"
 
-#define RECORD_BYTES_MAX (2 * SHOAL_MIB)
-#define WINDOW_BYTES (RECORD_BYTES_MAX + 4)
+#define WINDOW_BYTES (LEDGER_RECORD_BYTES_MAX + 4)
 #define PUSH_BYTES_MAX (512 * SHOAL_KIB)
 #define PUSH_MS 50
 #define PUSH_TIMEOUT_NS (3 * SHOAL_S)
@@ -44,8 +43,8 @@
 #define LOOKS_MAX 256
 #define LOOK_BYTES_MAX ((off_t)(256 * SHOAL_MIB)) /* a million steps: a longer one is not worth the loop's time */
 
-/* What one other host is known to hold. */
-struct holder {
+/* One other host that keeps this ledger, or is to keep it, and how much of it that host is known to have. */
+struct ledger_source {
     struct shoal_node_id node;
     uint32_t call;
     uint64_t step;
@@ -73,8 +72,8 @@ struct ledger {
     uint64_t source_worker; /* the local rank 0, to be acknowledged */
     uint32_t acked_call;
     uint64_t acked_step;
-    struct holder holders[PEERS_MAX];
-    size_t holder_count;
+    struct ledger_source sources[PEERS_MAX];
+    size_t source_count;
     uint32_t flushed_call; /* the records up to here are on the disk */
     uint64_t flushed_step;
     bool flushing, folder_flushed;
@@ -165,8 +164,8 @@ static void keep_early(struct ledger *ledger, struct shoal_view view)
 {
     if (ledger->early.len + view.len <= EARLY_BYTES_MAX)
         shoal_ignore(shoal_buf_append(&ledger->early, view.bytes, view.len)); /* else its worker sends it again */
-    for (size_t i = 0; i < ledger->holder_count; i++)
-        ledger->holders[i].known = false;
+    for (size_t i = 0; i < ledger->source_count; i++)
+        ledger->sources[i].known = false;
     if (!uv_is_active((uv_handle_t *)&ledger->timer))
         (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS, 0);
 }
@@ -220,6 +219,15 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
     return err;
 }
 
+/* The length of the record at `at`, by the four bytes before it. 0: they cannot be read. */
+static uint32_t length_at(const struct ledger *ledger, uint64_t at)
+{
+    uint8_t length[4];
+    struct shoal_reader r = shoal_reader_init(shoal_view_of(length, sizeof(length)));
+
+    return pread(ledger->fd, length, sizeof(length), (off_t)at) == (ssize_t)sizeof(length) ? shoal_get_u32(&r) : 0;
+}
+
 /* Records of a file, read and not mapped: its job may cut it short at any time, and to touch a mapped page beyond the end
  * would end this agent. */
 struct window {
@@ -256,7 +264,7 @@ static uint32_t window_record(struct window *w, uint64_t at, uint64_t end, struc
         return 0;
     r = shoal_reader_init(shoal_view_of(bytes, 4));
     len = shoal_get_u32(&r);
-    if (len == 0 || len > RECORD_BYTES_MAX || at + 4 + len > end)
+    if (len == 0 || len > LEDGER_RECORD_BYTES_MAX || at + 4 + len > end)
         return 0;
     bytes = window_get(w, at, 4 + (size_t)len);
     return bytes != NULL && shoal_step_record_len(shoal_view_of(bytes + 4, len), head, tuples) == len ? len : 0;
@@ -317,13 +325,13 @@ static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
     return ledger;
 }
 
-/* What is under way holds it. */
+/* A ledger is freed when nothing that is under way needs it any more. */
 static void maybe_free(struct ledger *ledger)
 {
     if (!ledger->closed || ledger->flushing)
         return;
-    for (size_t i = 0; i < ledger->holder_count; i++)
-        if (ledger->holders[i].asking)
+    for (size_t i = 0; i < ledger->source_count; i++)
+        if (ledger->sources[i].asking)
             return;
     (void)close(ledger->fd);
     shoal_buf_deinit(&ledger->early);
@@ -436,9 +444,9 @@ static void flush_start(struct ledger *ledger)
 
 /* ---- to the other guardians ---- */
 
-static bool behind(const struct holder *holder, const struct ledger *ledger)
+static bool behind(const struct ledger_source *source, const struct ledger *ledger)
 {
-    return holder->call < ledger->call || (holder->call == ledger->call && holder->step < ledger->step);
+    return source->call < ledger->call || (source->call == ledger->call && source->step < ledger->step);
 }
 
 /* (call, step) a is at or after b. */
@@ -459,9 +467,9 @@ static struct position majority(const struct ledger *ledger)
     struct position best = { 0, 0 };
     size_t count = 0;
 
-    for (size_t i = 0; i < ledger->holder_count; i++)
-        if (ledger->holders[i].guards)
-            at[count++] = (struct position){ ledger->holders[i].call, ledger->holders[i].step };
+    for (size_t i = 0; i < ledger->source_count; i++)
+        if (ledger->sources[i].guards)
+            at[count++] = (struct position){ ledger->sources[i].call, ledger->sources[i].step };
     if (shoal_sched_job(ledger->agent->sched, ledger->job->id) != NULL)
         at[count++] = (struct position){ ledger->flushed_call, ledger->flushed_step };
     for (size_t i = 0; i < count; i++) {
@@ -490,7 +498,7 @@ static void acknowledge(struct ledger *ledger)
     agent_host_event(ledger->agent, &event);
 }
 
-/* Our file's offset behind (call, step). */
+/* The offset in our file behind the record of (call, step). */
 static uint64_t offset_after(struct ledger *ledger, uint32_t call, uint64_t step)
 {
     uint8_t head_bytes[4 + SHOAL_STEP_RECORD_HEAD_BYTES];
@@ -512,97 +520,90 @@ static uint64_t offset_after(struct ledger *ledger, uint32_t call, uint64_t step
 
 static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
-    struct holder *holder = arg;
-    struct ledger *ledger = holder->ledger;
+    struct ledger_source *source = arg;
+    struct ledger *ledger = source->ledger;
     struct shoal_reader r = shoal_reader_init(answer);
     uint32_t call = shoal_get_u32(&r);
     uint64_t step = shoal_get_u64(&r);
 
     (void)msg;
-    holder->asking = false;
+    source->asking = false;
     if (ledger->closing) {
         maybe_free(ledger);
         return;
     }
     if (err == SHOAL_OK && shoal_reader_done(&r)) {
-        if (!holder->known || call != holder->call || step != holder->step)
-            holder->offset = offset_after(ledger, call, step);
-        holder->known = true;
-        holder->call = call;
-        holder->step = step;
+        if (!source->known || call != source->call || step != source->step)
+            source->offset = offset_after(ledger, call, step);
+        source->known = true;
+        source->call = call;
+        source->step = step;
         acknowledge(ledger);
     } else {
-        holder->known = false;
+        source->known = false;
     }
     push(ledger);
 }
 
-static void push_to(struct ledger *ledger, struct holder *holder)
+static void push_to(struct ledger *ledger, struct ledger_source *source)
 {
     static uint8_t args[10 + PUSH_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    uint64_t at = holder->known ? holder->offset : ledger->bytes;
+    uint64_t at = source->known ? source->offset : ledger->bytes;
 
     shoal_put_job_id(&w, ledger->job->id);
     while (at < ledger->bytes) {
-        uint8_t length[4];
-        struct shoal_reader r;
-        uint32_t len;
+        uint32_t len = length_at(ledger, at);
         uint8_t *space;
 
-        if (pread(ledger->fd, length, 4, (off_t)at) != 4)
-            break;
-        r = shoal_reader_init(shoal_view_of(length, 4));
-        len = shoal_get_u32(&r);
-        if (w.len + len > w.cap)
+        if (len == 0 || w.len + len > w.cap)
             break;
         space = shoal_put_space(&w, len);
         if (space == NULL || pread(ledger->fd, space, len, (off_t)(at + 4)) != (ssize_t)len)
             return;
         at += 4 + len;
     }
-    holder->asking = true;
-    holder->offset = at; /* if it takes them all; its answer says */
-    peer_ask(ledger->agent->calls, holder->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
-             holder);
+    source->asking = true;
+    source->offset = at; /* if it takes them all; its answer says */
+    peer_ask(ledger->agent->calls, source->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
+             source);
 }
 
 /* Found, or in a free place, or in that of a former guardian that owes no answer; NULL: full. */
-static struct holder *holder_of(struct ledger *ledger, struct shoal_node_id node)
+static struct ledger_source *source_of(struct ledger *ledger, struct shoal_node_id node)
 {
-    struct holder *place = NULL;
+    struct ledger_source *place = NULL;
 
-    for (size_t i = 0; i < ledger->holder_count; i++) {
-        struct holder *holder = &ledger->holders[i];
+    for (size_t i = 0; i < ledger->source_count; i++) {
+        struct ledger_source *source = &ledger->sources[i];
 
-        if (shoal_node_id_equal(holder->node, node))
-            return holder;
-        if (!holder->guards && !holder->asked && !holder->asking && place == NULL && ledger->holder_count == PEERS_MAX)
-            place = holder;
+        if (shoal_node_id_equal(source->node, node))
+            return source;
+        if (!source->guards && !source->asked && !source->asking && place == NULL && ledger->source_count == PEERS_MAX)
+            place = source;
     }
-    if (place == NULL && ledger->holder_count < PEERS_MAX)
-        place = &ledger->holders[ledger->holder_count++];
+    if (place == NULL && ledger->source_count < PEERS_MAX)
+        place = &ledger->sources[ledger->source_count++];
     if (place != NULL)
-        *place = (struct holder){ .node = node, .ledger = ledger };
+        *place = (struct ledger_source){ .node = node, .ledger = ledger };
     return place;
 }
 
-static void holders_update(struct ledger *ledger)
+static void sources_update(struct ledger *ledger)
 {
     struct shoal_node_id nodes[16];
     size_t guardians = 0;
-    size_t count = agent_job_nodes(ledger->agent, ledger->job->id, nodes, 16, &guardians);
 
-    (void)count;
+    (void)agent_job_nodes(ledger->agent, ledger->job->id, nodes, 16, &guardians);
     if (guardians > PEERS_MAX)
         guardians = PEERS_MAX;
-    for (size_t i = 0; i < ledger->holder_count; i++)
-        ledger->holders[i].guards = false;
+    for (size_t i = 0; i < ledger->source_count; i++)
+        ledger->sources[i].guards = false;
     for (size_t i = 0; i < guardians; i++) {
-        struct holder *holder = holder_of(ledger, nodes[i]);
+        struct ledger_source *source = source_of(ledger, nodes[i]);
 
-        if (holder != NULL)
-            holder->guards = true;
+        if (source != NULL)
+            source->guards = true;
     }
 }
 
@@ -612,18 +613,18 @@ static void push(struct ledger *ledger)
 
     if (ledger->closing || ledger->agent->stopping)
         return;
-    holders_update(ledger);
-    for (size_t i = 0; i < ledger->holder_count; i++) {
-        struct holder *holder = &ledger->holders[i];
+    sources_update(ledger);
+    for (size_t i = 0; i < ledger->source_count; i++) {
+        struct ledger_source *source = &ledger->sources[i];
 
-        bool up = shoal_link_is_up(ledger->agent->link, holder->node);
+        bool up = shoal_link_is_up(ledger->agent->link, source->node);
 
-        holder->asked = holder->asked && up;
-        if ((!holder->guards && !holder->asked) || (!behind(holder, ledger) && holder->known))
+        source->asked = source->asked && up;
+        if ((!source->guards && !source->asked) || (!behind(source, ledger) && source->known))
             continue;
-        if (!holder->asking && up)
-            push_to(ledger, holder);
-        else if (!holder->asking)
+        if (!source->asking && up)
+            push_to(ledger, source);
+        else if (!source->asking)
             waits = true;
     }
     flush_start(ledger);
@@ -649,21 +650,21 @@ void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t w
         (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS / 5, 0);
 }
 
-/* Who pushes has at least what it pushes. What it lacks is pushed back (G2). */
+/* A host that pushes has at least what it pushes. The records that it lacks are pushed back (G2). */
 static void asker_note(struct ledger *ledger, struct shoal_node_id from, struct shoal_view view)
 {
-    struct holder *holder = holder_of(ledger, from);
+    struct ledger_source *source = source_of(ledger, from);
     struct shoal_step_head head;
     struct shoal_reader tuples;
     size_t len;
 
-    if (holder == NULL)
+    if (source == NULL)
         return;
-    holder->asked = true;
+    source->asked = true;
     while (view.len > 0 && (len = shoal_step_record_len(view, &head, &tuples)) > 0) {
-        if (!reached(holder->call, holder->step, head.call, head.step)) {
-            holder->call = head.call;
-            holder->step = head.step;
+        if (!reached(source->call, source->step, head.call, head.step)) {
+            source->call = head.call;
+            source->step = head.step;
         }
         view = shoal_view_of(view.bytes + len, view.len - len);
     }
@@ -758,7 +759,7 @@ bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct le
     return true;
 }
 
-/* What was read last of files of which nothing runs here: such a file has not changed, as a rule. */
+/* The progress that was read last of a file of which nothing runs here: such a file has not changed, as a rule. */
 struct ledger_seen {
     struct shoal_job_id job;
     uint64_t bytes; /* of the file; 0: the place is free */
@@ -826,17 +827,11 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
     at =
         ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : offset_after(ledger, call, step);
     while (at < ledger->bytes) {
-        uint8_t length[4];
-        struct shoal_reader r;
+        uint32_t len = length_at(ledger, at);
         struct shoal_step_head head;
         struct shoal_reader tuples;
-        uint32_t len;
 
-        if (pread(ledger->fd, length, 4, (off_t)at) != 4)
-            break;
-        r = shoal_reader_init(shoal_view_of(length, 4));
-        len = shoal_get_u32(&r);
-        if (used + len > cap || pread(ledger->fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
+        if (len == 0 || used + len > cap || pread(ledger->fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
             shoal_step_record_len(shoal_view_of(bytes + used, len), &head, &tuples) != len || head.call != call)
             break;
         used += len;

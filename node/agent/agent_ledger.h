@@ -6,6 +6,10 @@
 
 #include "shoal/step_record.h"
 
+/* The length of a record, at most: a longer one is damage. */
+#define LEDGER_RECORD_BYTES_MAX (2 * SHOAL_MIB)
+
+/* How far a job has come, by its ledger. */
 struct ledger_progress {
     uint32_t call;
     uint64_t step; /* of the last record, of any kind */

@@ -23,7 +23,6 @@
 
 #include "shoal/banned.h"
 
-#define RECORD_BYTES_MAX (2 * SHOAL_MIB)
 #define AUDIT_BYTES_MAX (4 * SHOAL_MIB)
 /* Of an answer: it goes in one frame, and clients parse it as one text. */
 #define JSON_BYTES_MAX (900 * SHOAL_KIB)
@@ -168,7 +167,7 @@ static void pass(struct reading *r, bool count_only)
         struct shoal_reader tuples;
         struct series *series;
 
-        if (len > RECORD_BYTES_MAX || fread(r->record, 1, len, file) != len ||
+        if (len > LEDGER_RECORD_BYTES_MAX || fread(r->record, 1, len, file) != len ||
             shoal_step_record_len(shoal_view_of(r->record, len), &head, &tuples) != len)
             break;
         if (head.kind == SHOAL_STEP_FILES)
@@ -211,7 +210,7 @@ static void read_run(uv_work_t *work)
 {
     struct reading *r = work->data;
 
-    r->record = malloc(RECORD_BYTES_MAX);
+    r->record = malloc(LEDGER_RECORD_BYTES_MAX);
     if (r->record == NULL) {
         r->err = SHOAL_ERR_FULL;
         return;
