@@ -6,6 +6,7 @@
  * double or odd Host, more than SHOAL_HTTP_HEADERS_MAX headers, "Transfer-Encoding: gzip, chunked", chunk extensions
  * with control characters. Source: RFC 9112, sections 2.2, 3.2, 5.1, 6.3, 7.1. */
 #include "http1_parser.h"
+#include "hex.h"
 
 #include <http_parser.h>
 #include <stdio.h>
@@ -393,17 +394,6 @@ void http1_body_init(struct http1_body *body, const struct http1_head *head)
 static enum shoal_err bad_chunk(struct shoal_msg *msg, const char *what)
 {
     return shoal_fail(msg, SHOAL_ERR_MALFORMED, "broken chunked body: %s", what);
-}
-
-static int hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
 }
 
 static enum shoal_err size_byte(struct http1_body *body, uint8_t c, struct shoal_msg *msg)

@@ -1,4 +1,5 @@
 #include "grpc.h"
+#include "hex.h"
 #include "http_server.h"
 #include "json_to_pack.h"
 
@@ -61,17 +62,6 @@ void http_body_resume(struct http_request *request)
 }
 
 /* ---- decoding ---- */
-
-static int hex_digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
 
 char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus_is_space)
 {

@@ -1,6 +1,7 @@
 /* Two passes over the text. MessagePack says before an array how long it is, so the first pass counts the elements of each
  * array, in the order in which they begin; the second one writes. */
 #include "json_to_pack.h"
+#include "hex.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -123,15 +124,6 @@ static bool take(struct turner *t, char c)
     return false;
 }
 
-static unsigned hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return (unsigned)(c - '0');
-    if (c >= 'a' && c <= 'f')
-        return (unsigned)(c - 'a') + 10;
-    return c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10 : 16;
-}
-
 static void put_char(struct turner *t, char c)
 {
     t->failed = t->failed || shoal_buf_append(&t->text, &c, 1) != SHOAL_OK;
@@ -143,10 +135,10 @@ static void put_code(struct turner *t)
     unsigned code = 0;
 
     for (unsigned i = 0; i < 4; i++) {
-        unsigned digit = t->at < t->end ? hex_digit(*t->at++) : 16;
+        int digit = t->at < t->end ? hex_digit((unsigned char)*t->at++) : -1;
 
-        t->failed = t->failed || digit == 16;
-        code = code << 4 | (digit & 15);
+        t->failed = t->failed || digit < 0;
+        code = code << 4 | ((unsigned)digit & 15);
     }
     if (code < 0x80) {
         put_char(t, (char)code);

@@ -6,6 +6,7 @@
  * M2. The delimiter starts with CR, and no other CR is in it: a failed match can only start anew at the byte that
  *     failed. */
 #include "multipart.h"
+#include "hex.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -156,15 +157,6 @@ static enum shoal_err clean_filename(struct multipart_part *part, struct shoal_m
     return SHOAL_OK;
 }
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if ((c | 32) >= 'a' && (c | 32) <= 'f')
-        return (c | 32) - 'a' + 10;
-    return -1;
-}
-
 /* RFC 5987: charset'language'percent-encoded. */
 static bool decode_extended(const char *text, char *out, size_t cap)
 {
@@ -176,8 +168,8 @@ static bool decode_extended(const char *text, char *out, size_t cap)
         return false;
     for (at++; *at != '\0' && len + 1 < cap; at++) {
         if (*at == '%') {
-            int high = hex(at[1]);
-            int low = high < 0 ? -1 : hex(at[2]);
+            int high = hex_digit((unsigned char)at[1]);
+            int low = high < 0 ? -1 : hex_digit((unsigned char)at[2]);
 
             if (low < 0 || (high == 0 && low == 0))
                 return false;

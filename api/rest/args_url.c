@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "api/http/hex.h"
 #include "api/http/json_writer.h"
 
 #include "shoal/banned.h"
@@ -47,15 +48,6 @@ static bool find_value(struct shoal_view query, struct shoal_view *value)
     return false;
 }
 
-static int hex(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if ((c | 32) >= 'a' && (c | 32) <= 'f')
-        return (c | 32) - 'a' + 10;
-    return -1;
-}
-
 static bool is_utf8(const char *text)
 {
     struct shoal_buf out = { 0 };
@@ -87,8 +79,8 @@ enum shoal_err args_from_query(struct arena *arena, struct shoal_view query, con
 
         if (c == '%') {
             bool whole = raw.len - i > 2;
-            int high = whole ? hex(raw.bytes[i + 1]) : -1;
-            int low = whole ? hex(raw.bytes[i + 2]) : -1;
+            int high = whole ? hex_digit(raw.bytes[i + 1]) : -1;
+            int low = whole ? hex_digit(raw.bytes[i + 2]) : -1;
 
             if (high < 0 || low < 0)
                 return shoal_fail(msg, SHOAL_ERR_INVALID,

@@ -173,6 +173,15 @@ struct shoal_sched_version {
     uint64_t applied;
 };
 
+static inline int shoal_sched_version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
+{
+    if (a.config != b.config)
+        return a.config < b.config ? -1 : 1;
+    if (a.term != b.term)
+        return a.term < b.term ? -1 : 1;
+    return a.applied < b.applied ? -1 : a.applied > b.applied;
+}
+
 struct shoal_sched_event {
     enum shoal_sched_event_kind kind;
     uint64_t wall_ms; /* wall clock, for job ids, order of claims and display only */

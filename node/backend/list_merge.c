@@ -3,15 +3,6 @@
 
 #include "shoal/banned.h"
 
-static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
-{
-    if (a.config != b.config)
-        return a.config < b.config ? -1 : 1;
-    if (a.term != b.term)
-        return a.term < b.term ? -1 : 1;
-    return a.applied < b.applied ? -1 : a.applied > b.applied;
-}
-
 static size_t place_for(const struct list_merge *m, const struct shoal_list_place *place)
 {
     size_t low = 0;
@@ -118,7 +109,7 @@ static bool merge(struct list_merge *m, const struct list_row *row)
         now.tail = now.tail || old->tail;
         now.deleted = now.deleted || old->deleted;
     }
-    if (old != NULL && (!decoded || version_cmp(old->version, row->version) >= 0)) {
+    if (old != NULL && (!decoded || shoal_sched_version_cmp(old->version, row->version) >= 0)) {
         old->seen = now.seen;
         old->leads = now.leads;
         old->tail = now.tail;

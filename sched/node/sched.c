@@ -445,8 +445,6 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
     return err;
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
 {
     uint64_t deadline = shoal_support_deadline_ns(s->support);
@@ -455,18 +453,18 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     if (s->more || s->dirty_first != NULL || s->local.at < s->local.count || s->copy_dirty || s->gone_dirty)
         return s->now;
     if (s->heap_count > 0)
-        deadline = sooner(deadline, s->heap[0]->deadline_ns);
-    deadline = sooner(deadline, s->requests_ns);
-    deadline = sooner(deadline, s->gone_tell_ns);
-    deadline = sooner(deadline, s->foundings_ns);
-    deadline = sooner(deadline, s->settle_ns);
-    deadline = sooner(deadline, s->getting.retry_ns);
-    deadline = sooner(deadline, s->sealing.retry_ns);
-    deadline = sooner(deadline, s->archive_look_ns);
-    deadline = sooner(deadline, s->view.due_ns);
-    deadline = sooner(deadline, s->interest.due_ns);
-    deadline = sooner(deadline, sched_park_deadline(s));
-    return sooner(deadline, sched_slots_deadline(s));
+        deadline = sched_sooner(deadline, s->heap[0]->deadline_ns);
+    deadline = sched_sooner(deadline, s->requests_ns);
+    deadline = sched_sooner(deadline, s->gone_tell_ns);
+    deadline = sched_sooner(deadline, s->foundings_ns);
+    deadline = sched_sooner(deadline, s->settle_ns);
+    deadline = sched_sooner(deadline, s->getting.retry_ns);
+    deadline = sched_sooner(deadline, s->sealing.retry_ns);
+    deadline = sched_sooner(deadline, s->archive_look_ns);
+    deadline = sched_sooner(deadline, s->view.due_ns);
+    deadline = sched_sooner(deadline, s->interest.due_ns);
+    deadline = sched_sooner(deadline, sched_park_deadline(s));
+    return sched_sooner(deadline, sched_slots_deadline(s));
 }
 
 /* ---- Looking inside ---- */

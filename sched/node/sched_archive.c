@@ -300,19 +300,10 @@ static void on_state(struct shoal_sched *s, struct shoal_node_id from, const str
     let_go(s, a);
 }
 
-static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
-{
-    if (a.config != b.config)
-        return a.config < b.config ? -1 : 1;
-    if (a.term != b.term)
-        return a.term < b.term ? -1 : 1;
-    return a.applied < b.applied ? -1 : a.applied > b.applied;
-}
-
 /* A1. Of two records of one version one stays, too, and the same one everywhere. */
 static bool is_newer(const struct archive_record *record, struct shoal_hash hash, const struct sched_archived *than)
 {
-    int order = version_cmp(record->version, than->body->record.version);
+    int order = shoal_sched_version_cmp(record->version, than->body->record.version);
 
     SHOAL_ASSERT(!than->final);        /* A3 */
     SHOAL_ASSERT(than->body != NULL); /* A8: cold ones are final */

@@ -84,22 +84,20 @@ static void heap_fix(struct shoal_sched *s, size_t at)
     heap_set(s, at, g);
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
 {
     uint64_t deadline = g->stopped ? SCHED_NEVER : shoal_raft_deadline_ns(g->raft);
 
     SHOAL_ASSERT(s->heap[g->heap_at] == g);
-    deadline = sooner(deadline, g->keep_ns);
-    deadline = sooner(deadline, g->doomed_ns);
-    deadline = sooner(deadline, g->complete_ns);
-    deadline = sooner(deadline, g->orphan_ns);
-    deadline = sooner(deadline, g->stopped ? g->rebuild_ns : SCHED_NEVER);
-    deadline = sooner(deadline, g->lead_ns);
-    deadline = sooner(deadline, g->archive_ns);
+    deadline = sched_sooner(deadline, g->keep_ns);
+    deadline = sched_sooner(deadline, g->doomed_ns);
+    deadline = sched_sooner(deadline, g->complete_ns);
+    deadline = sched_sooner(deadline, g->orphan_ns);
+    deadline = sched_sooner(deadline, g->stopped ? g->rebuild_ns : SCHED_NEVER);
+    deadline = sched_sooner(deadline, g->lead_ns);
+    deadline = sched_sooner(deadline, g->archive_ns);
     if (g->snap.bytes != NULL)
-        deadline = sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
+        deadline = sched_sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
     if (deadline < g->floor_ns)
         deadline = g->floor_ns;
     if (deadline == g->deadline_ns)

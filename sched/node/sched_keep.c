@@ -297,8 +297,6 @@ static void drop_one(struct shoal_sched *s, struct sched_group *g, const struct 
     change(s, g, &config);
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 /* U5. True: one is to be had, and was asked to take over. */
 static bool hand_over(struct shoal_sched *s, struct sched_group *g, const struct census *c)
 {
@@ -329,7 +327,7 @@ static uint64_t patience_ns(const struct shoal_sched *s, const struct sched_grou
     SHOAL_ASSERT(c->voters < wanted(g, c));
     if (g->hurry)
         return 0;
-    return g->mesh_is && c->voters == 1 && step_wanted(g, c) == 2 ? sooner(FIRST_GROWTH_NS, s->options.grow_ns)
+    return g->mesh_is && c->voters == 1 && step_wanted(g, c) == 2 ? sched_sooner(FIRST_GROWTH_NS, s->options.grow_ns)
                                                                   : s->options.grow_ns;
 }
 
@@ -366,7 +364,7 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
             config_of(&c, c.lost, &config);
             change(s, g, &config);
         } else if (!c.lost_for_good && c.good_ns > s->now) {
-            g->keep_ns = sooner(g->keep_ns, c.good_ns);
+            g->keep_ns = sched_sooner(g->keep_ns, c.good_ns);
         }
         return;
     }
@@ -385,7 +383,7 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
         g->below_since_ns = 0;
         g->hurry = g->hurry && c.voters < g->target; /* on a mesh of one: until others join */
     }
-    g->keep_ns = sooner(g->keep_ns, c.next_loss_ns);
+    g->keep_ns = sched_sooner(g->keep_ns, c.next_loss_ns);
 }
 
 void sched_keep_all(struct shoal_sched *s)

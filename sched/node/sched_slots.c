@@ -134,14 +134,14 @@ void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *host)
         sched_on_bundle(s, host->u.blob.hash, host->u.blob.ok, host->u.blob.text);
     else if (host->kind == SHOAL_HOST_ON_RECORDS_MARK)
         sched_lead_records_mark(s, host);
-    (void)!sched_slots_step(s, &event); /* our own shell's events: what does not fit is refused by the core */
+    shoal_ignore(sched_slots_step(s, &event)); /* our own shell's events: what does not fit is refused by the core */
 }
 
 void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node)
 {
     const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_LINK, .u.link = node };
 
-    (void)!sched_slots_step(s, &event);
+    shoal_ignore(sched_slots_step(s, &event));
 }
 
 void sched_slots_ended(struct shoal_sched *s, struct shoal_job_id job)
@@ -149,7 +149,7 @@ void sched_slots_ended(struct shoal_sched *s, struct shoal_job_id job)
     const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_ENDED, .u.ended = job };
 
     if (shoal_slots_has_job(s->slots.core, job))
-        (void)!sched_slots_step(s, &event);
+        shoal_ignore(sched_slots_step(s, &event));
 }
 
 enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes)
@@ -184,8 +184,6 @@ static void keep_slots(struct shoal_sched *s)
     action->u.publish.payload = shoal_view_of(s->slots.bytes.bytes, len);
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 uint64_t sched_slots_deadline(const struct shoal_sched *s)
 {
     uint64_t deadline = shoal_slots_deadline_ns(s->slots.core);
@@ -194,7 +192,7 @@ uint64_t sched_slots_deadline(const struct shoal_sched *s)
     if (deadline < s->slots.floor_ns)
         deadline = s->slots.floor_ns;
     if (shoal_slots_version(s->slots.core) != s->slots.kept_version)
-        deadline = sooner(deadline, s->slots.kept_ns + SLOTS_KEEP_NS);
+        deadline = sched_sooner(deadline, s->slots.kept_ns + SLOTS_KEEP_NS);
     return deadline;
 }
 
@@ -204,7 +202,7 @@ void sched_slots_due(struct shoal_sched *s)
 
     SHOAL_ASSERT(s->slots.core != NULL);
     if (s->now >= shoal_slots_deadline_ns(s->slots.core)) {
-        (void)!sched_slots_step(s, &timer);
+        shoal_ignore(sched_slots_step(s, &timer));
         s->slots.due_count = s->slots.due_ns == s->now ? s->slots.due_count + 1 : 0;
         s->slots.due_ns = s->now;
         if (s->slots.due_count >= SCHED_DUE_MAX) {

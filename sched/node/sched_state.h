@@ -44,6 +44,7 @@
 #include "sched_wire.h"
 
 #define SCHED_NEVER UINT64_MAX
+static inline uint64_t sched_sooner(uint64_t a_ns, uint64_t b_ns) { return a_ns < b_ns ? a_ns : b_ns; }
 
 #define SCHED_DIGEST_ENTRIES 1024
 /* Room that one raft step may need. */

@@ -88,17 +88,6 @@ static bool same_demand(const struct shoal_job_summary *a, const struct shoal_jo
     return true;
 }
 
-static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
-{
-    if (a.config != b.config)
-        return a.config < b.config ? -1 : 1;
-    if (a.term != b.term)
-        return a.term < b.term ? -1 : 1;
-    if (a.applied != b.applied)
-        return a.applied < b.applied ? -1 : 1;
-    return 0;
-}
-
 static void take_demand(struct shoal_job_summary *to, const struct shoal_job_summary *from)
 {
     SHOAL_ASSERT(from->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
@@ -147,7 +136,7 @@ struct shoal_sched_version sched_summary_version(const struct sched_group *g)
 {
     struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
 
-    return version_cmp(g->said_version, version) > 0 ? g->said_version : version;
+    return shoal_sched_version_cmp(g->said_version, version) > 0 ? g->said_version : version;
 }
 
 void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool demand_new)
@@ -156,7 +145,7 @@ void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct 
     struct shoal_job_summary summary;
 
     SHOAL_ASSERT(g->lead != NULL);
-    if (demand_new && version_cmp(g->said_version, version) == 0)
+    if (demand_new && shoal_sched_version_cmp(g->said_version, version) == 0)
         version.applied++;
     if (!publish(s, g->id, version, payload, false, false)) {
         shoal_lead_summary_lost(g->lead);
@@ -187,7 +176,7 @@ void sched_summary_bury(struct shoal_sched *s, struct sched_group *g, bool archi
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (!g->told_elsewhere && !g->said)
         return; /* its leader says so */
-    if (is_at(s, at, g->id) && version_cmp(s->summaries.list[at].version, version) > 0)
+    if (is_at(s, at, g->id) && shoal_sched_version_cmp(s->summaries.list[at].version, version) > 0)
         version = s->summaries.list[at].version;
     version.applied++;
     (void)publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
@@ -239,7 +228,7 @@ void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *s
         memset(heard, 0, sizeof(*heard));
     }
     old = *heard;
-    newer = known ? version_cmp(version, old.version) : 1;
+    newer = known ? shoal_sched_version_cmp(version, old.version) : 1;
     if (newer < 0 && (news || old.news))
         return; /* W2: gossip keeps its own order, and may be behind the news */
     *heard = (struct sched_heard){ .summary = *summary, .version = version, .news = news };

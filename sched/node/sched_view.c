@@ -319,7 +319,7 @@ static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate
             if (job >= 0)
                 event.u.target.jobs[b] = view->jobs[job].id;
         }
-        (void)!sched_slots_step(s, &event);
+        shoal_ignore(sched_slots_step(s, &event));
     }
 }
 

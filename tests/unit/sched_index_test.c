@@ -16,15 +16,6 @@ struct seen {
     uint8_t state;    /* by the newest row */
 };
 
-static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
-{
-    if (a.config != b.config)
-        return a.config < b.config ? -1 : 1;
-    if (a.term != b.term)
-        return a.term < b.term ? -1 : 1;
-    return a.applied < b.applied ? -1 : a.applied > b.applied;
-}
-
 static struct seen look(struct net *net, struct shoal_job_id job)
 {
     static uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
@@ -54,7 +45,7 @@ static struct seen look(struct net *net, struct shoal_job_id job)
             seen.sure = seen.sure && !row.tail;
             led = led || row.leads;
         }
-        if (seen.rows++ == 0 || version_cmp(version, best) > 0) {
+        if (seen.rows++ == 0 || shoal_sched_version_cmp(version, best) > 0) {
             best = version;
             seen.state = state;
         }

@@ -562,15 +562,6 @@ static void net_rumour(struct net *net, unsigned from, enum net_kind kind, struc
     }
 }
 
-static int net_version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
-{
-    if (a.config != b.config)
-        return a.config < b.config ? -1 : 1;
-    if (a.term != b.term)
-        return a.term < b.term ? -1 : 1;
-    return a.applied < b.applied ? -1 : a.applied > b.applied;
-}
-
 static void net_summary(struct net *net, unsigned from, const struct shoal_sched_action *action)
 {
     struct net_summary *summary = NULL;
@@ -585,7 +576,7 @@ static void net_summary(struct net *net, unsigned from, const struct shoal_sched
         summary = &net->summaries[net->summary_count++];
         memset(summary, 0, sizeof(*summary));
         summary->job = action->u.summary.job;
-    } else if (net_version_cmp(action->u.summary.version, summary->version) < 0 || summary->tombstone) {
+    } else if (shoal_sched_version_cmp(action->u.summary.version, summary->version) < 0 || summary->tombstone) {
         return;
     }
     assert_true(action->u.summary.payload.len <= SHOAL_RECORD_PAYLOAD_MAX);
