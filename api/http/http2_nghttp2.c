@@ -33,7 +33,6 @@ struct http2_stream {
     struct http_request *waiter; /* held: it writes on when `out` is empty */
     http_request_fn *next_write;
     uint64_t progress_ms;
-    bool has_method;
     bool body_ended;
     bool completed; /* the route heard of it */
     bool pumping;

@@ -97,7 +97,7 @@ bool proto_next(struct proto_reader *reader, struct proto_field *field)
 
 struct proto_writer proto_writer_init(struct shoal_buf *buf) { return (struct proto_writer){ .buf = buf }; }
 
-void proto_put_raw(struct proto_writer *w, const void *bytes, size_t len)
+static void put_raw(struct proto_writer *w, const void *bytes, size_t len)
 {
     if (!w->failed && shoal_buf_append(w->buf, bytes, len) != SHOAL_OK)
         w->failed = true;
@@ -117,7 +117,7 @@ void proto_put_varint(struct proto_writer *w, uint64_t value)
 {
     uint8_t out[VARINT_BYTES_MAX];
 
-    proto_put_raw(w, out, varint(value, out));
+    put_raw(w, out, varint(value, out));
 }
 
 static void put_tag(struct proto_writer *w, uint32_t number, enum proto_wire wire)
@@ -138,7 +138,7 @@ void proto_bytes(struct proto_writer *w, uint32_t number, struct shoal_view byte
     put_tag(w, number, PROTO_BYTES);
     proto_put_varint(w, bytes.len);
     if (bytes.len > 0)
-        proto_put_raw(w, bytes.bytes, bytes.len);
+        put_raw(w, bytes.bytes, bytes.len);
 }
 
 void proto_text(struct proto_writer *w, uint32_t number, const char *text)
@@ -155,7 +155,7 @@ void proto_double(struct proto_writer *w, uint32_t number, double value)
     for (unsigned i = 0; i < 8; i++)
         out[i] = (uint8_t)(bits >> (8 * i));
     put_tag(w, number, PROTO_FIXED64);
-    proto_put_raw(w, out, sizeof(out));
+    put_raw(w, out, sizeof(out));
 }
 
 size_t proto_begin(struct proto_writer *w, uint32_t number)

@@ -48,6 +48,5 @@ size_t proto_begin(struct proto_writer *w, uint32_t number);
 void proto_end(struct proto_writer *w, size_t begun);
 /* Raw content, inside a message that was begun: an element of a packed field. */
 void proto_put_varint(struct proto_writer *w, uint64_t value);
-void proto_put_raw(struct proto_writer *w, const void *bytes, size_t len);
 
 #endif

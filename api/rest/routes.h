@@ -6,12 +6,8 @@
 
 #define ROUTES_BASE "/platform/rest/deeplearning/v1"
 
-/* A job as the native API shows it. `key` as in json_writer. */
-void routes_job_json(struct json_writer *w, const char *key, const struct shoal_job_info *job);
 /* "2031-05-01T09:30:00Z" */
 void routes_time_text(uint64_t ms, char text[32]);
-/* The state on exec objects (execs-api 5.2). */
-const char *routes_exec_state(const struct shoal_http *http, const char *state);
 
 /* Streams a log: asks the backend for piece after piece until nothing more is there now. `as_json`: one JSON string. */
 void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines,

@@ -26,7 +26,7 @@ void routes_time_text(uint64_t ms, char text[32])
 }
 
 /* Notebooks loop while the state is one of three (execs-api 5.2): show them no other active one. */
-const char *routes_exec_state(const struct shoal_http *http, const char *state)
+static const char *exec_state(const struct shoal_http *http, const char *state)
 {
     if (http->options.exact_states)
         return state;
@@ -53,7 +53,7 @@ void routes_exec_json(struct json_writer *w, struct http_request *request, const
     json_text(w, "args", job->args);
     json_text(w, "submissionId", id);
     json_text(w, "creator", job->creator);
-    json_text(w, "state", routes_exec_state(request->http, job->state));
+    json_text(w, "state", exec_state(request->http, job->state));
     json_text(w, "stateExact", job->state);
     json_text(w, "stateDetail", job->detail);
     json_text(w, "appId", id);
@@ -303,7 +303,7 @@ static void add_states(struct http_request *request, struct shoal_job_filter *fi
         size_t len = strcspn(at, ",");
 
         for (size_t i = 0; i < sizeof(exact) / sizeof(exact[0]); i++) {
-            const char *shown = routes_exec_state(request->http, exact[i]);
+            const char *shown = exec_state(request->http, exact[i]);
 
             if (filter->state_count < SHOAL_LIST_STATES_MAX &&
                 ((strlen(exact[i]) == len && strncasecmp(exact[i], at, len) == 0) ||

@@ -42,7 +42,8 @@ static void job_times_json(struct json_writer *w, const struct shoal_job_info *j
     }
 }
 
-void routes_job_json(struct json_writer *w, const char *key, const struct shoal_job_info *job)
+/* A job as the native API shows it. `key` as in json_writer. */
+static void job_json(struct json_writer *w, const char *key, const struct shoal_job_info *job)
 {
     char id[SHOAL_JOB_ID_TEXT_BYTES];
 
@@ -167,7 +168,7 @@ static void jobs_json(struct json_writer *w, const struct shoal_job_page *page)
 {
     json_array_begin(w, "jobs");
     for (size_t i = 0; i < page->count; i++)
-        routes_job_json(w, NULL, &page->jobs[i]);
+        job_json(w, NULL, &page->jobs[i]);
     json_end(w);
     job_list_missing_json(w, page);
 }
@@ -246,7 +247,7 @@ static void on_job(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, 404);
     } else {
-        routes_job_json(&w, NULL, job);
+        job_json(&w, NULL, job);
         http_respond_json(request, 200, &w);
     }
     http_request_release(request);

@@ -20,11 +20,6 @@ static inline bool shoal_address_equal(struct shoal_address a, struct shoal_addr
     return a.port == b.port && memcmp(a.ip, b.ip, sizeof(a.ip)) == 0;
 }
 
-static inline bool shoal_address_is_zero(struct shoal_address a)
-{
-    return shoal_address_equal(a, (struct shoal_address){ { 0 }, 0 });
-}
-
 /* 127.0.0.0/8 or ::1. */
 static inline bool shoal_address_is_loopback(struct shoal_address a)
 {

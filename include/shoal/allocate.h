@@ -32,7 +32,6 @@
 #include "shoal/job.h"
 #include "shoal/limits.h"
 
-#define SHOAL_ALLOCATE_VERSION 2
 /* Kinds of slots that differ for some job: (device, numeric class, frameworks). Slots of further kinds are not used (counted). */
 #define SHOAL_ALLOCATE_POOLS_MAX 32
 

@@ -44,8 +44,4 @@ struct shoal_device_counts {
 };
 SHOAL_API void shoal_device_counts(const struct shoal_comm *comm, struct shoal_device_counts *counts);
 
-/* What this process would use: 0, and its version is in `text`; else 1, and why there is none. */
-SHOAL_API int shoal_cuda_look(char *text, size_t cap);
-SHOAL_API int shoal_nccl_look(char *text, size_t cap);
-
 #endif

@@ -40,7 +40,7 @@
 #include "shoal/host_wire.h"
 #include "shoal/memory.h"
 
-struct shoal_slots; /* state: its fields live in sched/host/slots.c */
+struct shoal_slots; /* state: its fields live in sched/host/slots_state.h */
 
 struct shoal_slots_options {
     struct shoal_node_id self;
@@ -176,9 +176,6 @@ bool shoal_slots_has_job(const struct shoal_slots *slots, struct shoal_job_id jo
 uint32_t shoal_slots_count(const struct shoal_slots *slots);
 void shoal_slots_slot(const struct shoal_slots *slots, uint32_t slot, struct shoal_slot_status *status);
 void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record);
-/* Workers known here; false past the end. */
-bool shoal_slots_worker_at(const struct shoal_slots *slots, size_t i, struct shoal_job_id *job,
-                           struct shoal_worker_report *report);
 /* The job of a live worker here, for the socket's HELLO: token must match. False: not ours. */
 bool shoal_slots_worker_job(const struct shoal_slots *slots, uint64_t worker_id, const uint8_t token[16],
                             struct shoal_job_id *job);

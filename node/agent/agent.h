@@ -214,7 +214,6 @@ struct agent {
     unsigned load_count;
     uint64_t next_request;
     struct agent_request requests[AGENT_REQUESTS_MAX];
-    uint64_t facts_sequence;
     struct agent_publish *publishes; /* records for the next turn: gossip's steps do not nest in ours */
     uv_timer_t publish_timer;
     uint64_t mesh_version, mesh_config; /* of the copy held here, as its facts say */
@@ -256,7 +255,6 @@ struct agent {
 
 /* agent_control.c */
 enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg) SHOAL_MUST_CHECK;
-void agent_control_stop(struct agent *agent);
 void agent_event(struct agent *agent, struct shoal_sched_event *event);
 void agent_host_event(struct agent *agent, const struct shoal_host_event *host);
 void agent_request(struct agent *agent, struct shoal_sched_request *request, agent_reply_fn *done, void *arg);
@@ -364,7 +362,6 @@ unsigned agent_jobs_count(const struct agent *agent);
 /* The result folder that lies here of a job of unknown owner; "": none. */
 void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES]);
 bool agent_job_is_single(const struct agent_job *job);
-uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec);
 
 /* agent_folders.c: folders, and those that silent jobs leave to others */
 void agent_folders_create(struct agent *agent);

@@ -18,7 +18,6 @@
 
 #include "shoal/banned.h"
 
-#define FETCHES_MAX 256
 #define FETCH_WAITERS_MAX 16
 #define CALL_TIMEOUT_NS (10 * SHOAL_S)
 

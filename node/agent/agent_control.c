@@ -942,19 +942,3 @@ enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
     agent_event(agent, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_RESTORED });
     return SHOAL_OK;
 }
-
-void agent_control_stop(struct agent *agent)
-{
-    uv_close((uv_handle_t *)&agent->sched_timer, NULL);
-    uv_close((uv_handle_t *)&agent->publish_timer, NULL);
-    for (unsigned i = 0; i < AGENT_REQUESTS_MAX; i++) {
-        struct agent_request request = agent->requests[i];
-        struct shoal_sched_action gone = { .kind = SHOAL_SCHED_REPLY };
-
-        if (request.id == 0)
-            continue;
-        agent->requests[i] = (struct agent_request){ 0 };
-        (void)snprintf(gone.u.reply.text, sizeof(gone.u.reply.text), "this agent stops; ask another node");
-        request.done(request.arg, SHOAL_ERR_UNREACHABLE, &gone);
-    }
-}

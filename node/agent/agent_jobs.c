@@ -94,7 +94,7 @@ struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
     return job;
 }
 
-uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec)
+static uint32_t fold_spec(struct agent_job *job, struct shoal_view spec)
 {
     if (job->spec_bytes.len > 0)
         return 0;
@@ -290,7 +290,7 @@ void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t genera
 {
     struct agent_job *job = job_place(agent, id);
 
-    if (job == NULL || agent_fold_spec(job, spec) != 0) {
+    if (job == NULL || fold_spec(job, spec) != 0) {
         agent_log(agent, "a job cannot be opened here: no room, or its specification does not decode");
         return;
     }
@@ -327,7 +327,7 @@ void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t gener
     char code[AGENT_PATH_BYTES + 32];
     struct shoal_buf spec = { 0 };
 
-    if (spec_read(agent, job->id, &spec) && agent_fold_spec(job, shoal_buf_view(&spec)) == 0) {
+    if (spec_read(agent, job->id, &spec) && fold_spec(job, shoal_buf_view(&spec)) == 0) {
         job->generation = generation;
         job->opened = true;
         set_result_dir(agent, job);

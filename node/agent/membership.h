@@ -28,7 +28,6 @@ struct membership_options {
 
 SHOAL_MUST_CHECK enum shoal_err membership_create(struct membership **membership,
                                                   const struct membership_options *options, struct shoal_msg *msg);
-void membership_stop(struct membership *membership); /* freed with its last handle */
 
 void membership_datagram(struct membership *membership, struct shoal_node_id from, struct shoal_address address,
                          struct shoal_view bytes);

@@ -14,7 +14,6 @@ struct membership {
     struct shoal_swim_actions *actions;
     uv_timer_t timer;
     bool stepping;
-    bool stopped;
     uint64_t sequence; /* of our own records */
 };
 
@@ -62,8 +61,7 @@ static void arm(struct membership *m)
     uint64_t now = now_ns();
     uint64_t wait_ms = deadline <= now ? 0 : (deadline - now) / SHOAL_MS + 1;
 
-    if (!m->stopped)
-        (void)uv_timer_start(&m->timer, on_timer, wait_ms, 0);
+    (void)uv_timer_start(&m->timer, on_timer, wait_ms, 0);
 }
 
 static void carry_out(struct membership *m, const struct shoal_swim_action *action)
@@ -83,8 +81,6 @@ static enum shoal_err step(struct membership *m, const struct shoal_swim_event *
 {
     enum shoal_err err;
 
-    if (m->stopped)
-        return SHOAL_ERR_STALE;
     SHOAL_ASSERT(!m->stepping);
     m->stepping = true;
     err = shoal_swim_step(m->swim, event, now_ns(), m->actions);
@@ -143,22 +139,6 @@ enum shoal_err membership_create(struct membership **membership, const struct me
     arm(m);
     *membership = m;
     return SHOAL_OK;
-}
-
-static void on_closed(uv_handle_t *handle)
-{
-    struct membership *m = handle->data;
-
-    shoal_swim_destroy(m->swim);
-    shoal_gossip_pool_destroy(m->pool);
-    free(m->actions);
-    free(m);
-}
-
-void membership_stop(struct membership *m)
-{
-    m->stopped = true;
-    uv_close((uv_handle_t *)&m->timer, on_closed);
 }
 
 void membership_datagram(struct membership *m, struct shoal_node_id from, struct shoal_address address,

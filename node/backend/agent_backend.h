@@ -142,8 +142,6 @@ bool backend_token_revoked(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTE
 const struct shoal_framework *backend_frameworks(void *ctx, size_t *count);
 
 /* backend_logs.c */
-/* The job with its result folder, if this node has it: as a guardian, or from the archive. Until the next call. */
-struct agent_job *backend_files_of(struct agent *agent, struct shoal_job_id id);
 /* True: this node. Else `node` is one that has them (zero: nobody known). */
 bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal_node_id *node);
 /* As a host of the job too, in memory or on disk. Until the next call. */

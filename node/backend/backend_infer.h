@@ -85,7 +85,6 @@ void backend_infer_out_cancel(struct infer_call *call);
 void backend_infer_out_word(struct agent *agent, enum infer_word word, uint64_t id, struct shoal_node_id from,
                             struct shoal_view rest);
 /* L2. */
-void backend_infer_stuck(struct agent *agent);
 void backend_infer_out_again(struct agent *agent);
 /* False: there was no room, which will be looked at again; or no link. */
 bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum infer_word word,

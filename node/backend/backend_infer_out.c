@@ -19,7 +19,7 @@ static void on_timer(uv_timer_t *timer)
 }
 
 /* L2. */
-void backend_infer_stuck(struct agent *agent)
+static void stuck(struct agent *agent)
 {
     agent->infer_stuck = true;
     if (agent->infer_timer.data == NULL) {
@@ -44,7 +44,7 @@ bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum inf
     err = w.failed ? SHOAL_ERR_FULL : peer_tell(agent->calls, node, PEER_INFER, shoal_writer_view(&w));
     free(bytes);
     if (err == SHOAL_ERR_FULL)
-        backend_infer_stuck(agent);
+        stuck(agent);
     return err == SHOAL_OK;
 }
 

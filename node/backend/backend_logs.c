@@ -302,7 +302,7 @@ static size_t log_read_here(const struct agent_job *job, enum shoal_log_kind kin
 /* ---- who has the files ---- */
 
 /* The job with its result folder, if this node has it: as a guardian, or from the archive. Until the next call. */
-struct agent_job *backend_files_of(struct agent *agent, struct shoal_job_id id)
+static struct agent_job *files_of(struct agent *agent, struct shoal_job_id id)
 {
     static struct agent_job kept;
     struct agent_job *job = agent_job_find(agent, id);
@@ -328,7 +328,7 @@ bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal
     static struct shoal_job_summary summary;
 
     *node = (struct shoal_node_id){ { 0 } };
-    if (backend_files_of(agent, id) != NULL)
+    if (files_of(agent, id) != NULL)
         return true;
     if (backend_in_gossip(agent, id) && backend_summary(agent, id, &summary))
         *node = summary.leader;
@@ -352,7 +352,7 @@ bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal
 struct agent_job *backend_serves_files(struct agent *agent, struct shoal_job_id id)
 {
     static struct agent_job kept;
-    struct agent_job *job = backend_files_of(agent, id);
+    struct agent_job *job = files_of(agent, id);
 
     if (job == NULL)
         job = agent_job_find(agent, id);
@@ -462,8 +462,8 @@ static void log_try(struct log_call *call)
         static uint8_t bytes[512 * SHOAL_KIB];
         bool ended;
         size_t len =
-            log_read_here(backend_files_of(call->agent, call->id), call->kind, call->task,
-                          log_is_whole(call->agent, backend_files_of(call->agent, call->id), call->id),
+            log_read_here(files_of(call->agent, call->id), call->kind, call->task,
+                          log_is_whole(call->agent, files_of(call->agent, call->id), call->id),
                           &call->cursor, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
 
         if (len > 0 || ended || log_is_due(call))

@@ -230,14 +230,6 @@ enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id
     return note_write(place, version);
 }
 
-void tree_proven(const struct tree_place *place, struct tree_version *version)
-{
-    struct tree_version here = { .number = 0 };
-
-    if (!note_read(place, version) || !digest_of(place, false, &here) || !same_content(&here, version))
-        *version = here;
-}
-
 /* ---- what is pushed here ---- */
 
 /* N2, N3. What is here is not older than the piece's content. */

@@ -67,7 +67,4 @@ void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char
 /* agent_tree_take.c */
 void agent_tree_take_create(struct agent *agent);
 
-/* What is noted of the path, if the file here has that content; else number 0. */
-void tree_proven(const struct tree_place *place, struct tree_version *version);
-
 #endif

@@ -111,7 +111,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return b == 0 || a < b ? a : b;
 }
 
-bool runner_lease_is_over(const struct child *child, uint64_t now)
+static bool lease_is_over(const struct child *child, uint64_t now)
 {
     return child->freeze_at_ns != 0 && child->freeze_at_ns <= now;
 }
@@ -139,7 +139,7 @@ void runner_timer_turn(struct runner *runner)
             child_kill(runner, child);
             continue;
         }
-        if (!child->frozen && runner_lease_is_over(child, now))
+        if (!child->frozen && lease_is_over(child, now))
             child_freeze(runner, child);
         next = earlier(
             next, earlier(child->frozen ? 0 : child->freeze_at_ns, earlier(child->kill_at_ns, child->term_kill_at_ns)));
@@ -156,7 +156,7 @@ void runner_timer_turn(struct runner *runner)
     (void)timerfd_settime(runner->timer, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* What an ended worker printed is in its files: its end can be told. */
+/* All that an ended worker printed is in its files by now: its end is told. */
 static void on_logs(struct runner *runner)
 {
     uint64_t worker_id;
@@ -224,7 +224,7 @@ static void on_command(struct runner *runner, const struct shoal_runner_message 
         child_freeze(runner, child);
     } else if (message->kind == SHOAL_RUNNER_THAW) {
         if (child->frozen &&
-            !runner_lease_is_over(child, runner_now_ns())) /* this order may be late, and others stop it, too */
+            !lease_is_over(child, runner_now_ns())) /* this order may be late, and others stop it, too */
             child_thaw(runner, child);
     } else if (message->kind == SHOAL_RUNNER_KILL) {
         if (message->grace_ns == 0 || child->pid <= 0) { /* a grace is for a process */

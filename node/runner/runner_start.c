@@ -18,7 +18,7 @@
 #include "shoal/banned.h"
 
 /* The folders of a file. Most of them are there already, so they are made from the end. */
-void runner_make_parents(const char *path)
+static void make_parents(const char *path)
 {
     char part[SHOAL_PATH_TEXT_BYTES];
     const char *slash = strrchr(path, '/');
@@ -82,7 +82,7 @@ static enum shoal_err slot_lock(struct runner *runner, const struct shoal_runner
     *fd = -1;
     if (path[0] == '\0')
         return SHOAL_OK;
-    runner_make_parents(path);
+    make_parents(path);
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (*fd < 0)
         return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot open the slot's lock: %s", path, strerror(errno));
@@ -108,8 +108,8 @@ static enum shoal_err open_logs(struct runner *runner, const struct shoal_runner
             runner->logs.bytes_max = strtoull(start->env[i] + sizeof(SHOAL_ENV_LOG_MIB), NULL, 10) * SHOAL_MIB;
             break;
         }
-    runner_make_parents(start->stdout_path);
-    runner_make_parents(start->stderr_path);
+    make_parents(start->stdout_path);
+    make_parents(start->stderr_path);
     err = runner_logs_open(&runner->logs, start->worker_id, start->stdout_path, start->stderr_path, fds, msg);
     if (first && runner->logs.running)
         runner_watch(runner, runner->logs.socket);

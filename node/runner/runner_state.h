@@ -80,12 +80,10 @@ void runner_note(const char *what, int code);
 void runner_watch(struct runner *runner, int fd);
 void runner_tell_started(struct runner *runner, const struct child *child);
 void runner_tell_exited(struct runner *runner, struct child *child);
-bool runner_lease_is_over(const struct child *child, uint64_t now);
 /* Carries out what is due and arms the timer for the next deadline. */
 void runner_timer_turn(struct runner *runner);
 
 /* runner_start.c */
-void runner_make_parents(const char *path);
 void runner_on_start(struct runner *runner, const struct shoal_runner_start *start);
 /* `given`: the descriptor that the process gets beside the pages: its slot's lock, or the engine server's socket; -1: none. */
 SHOAL_MUST_CHECK enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int given,

@@ -78,7 +78,6 @@ SHOAL_MUST_CHECK enum shoal_err spawner_create(struct spawner **spawner, struct 
 /* UNREACHABLE: no helper runs or can be started. */
 SHOAL_MUST_CHECK enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order,
                                                const struct spawn_fds *fds, struct shoal_msg *msg);
-int spawner_pid(const struct spawner *spawner); /* 0: none runs now */
 /* The helper ends when its runners have; `done` runs when nothing of the spawner is left. */
 void spawner_stop(struct spawner *spawner, void (*done)(void *arg), void *arg);
 

@@ -215,8 +215,6 @@ enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order 
     return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the spawn helper takes no order: %s", strerror(code));
 }
 
-int spawner_pid(const struct spawner *spawner) { return spawner->helper == NULL ? 0 : (int)spawner->helper->pid; }
-
 void spawner_stop(struct spawner *spawner, void (*done)(void *arg), void *arg)
 {
     spawner->stopped = true;

@@ -102,8 +102,6 @@ void store_job_submit(struct store_job *job);
 uint64_t store_used_pages(struct shoal_store *store, MDB_txn *txn);
 struct writer_job *store_run_jobs(void *arg, struct writer_job *first); /* on the writer's thread */
 
-SHOAL_MUST_CHECK enum shoal_err store_get_frame(struct shoal_store *store, MDB_txn *txn, uint64_t seq,
-                                                struct frame *frame);
 SHOAL_MUST_CHECK enum shoal_err store_read_span(struct store_reading *reading, const struct span *span, bool *more);
 SHOAL_MUST_CHECK enum shoal_err store_snapshot_read(struct shoal_store *store, MDB_txn *txn, const struct group *group,
                                                     struct shoal_buf *buf);

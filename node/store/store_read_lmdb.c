@@ -5,7 +5,7 @@
 
 #include "shoal/banned.h"
 
-enum shoal_err store_get_frame(struct shoal_store *store, MDB_txn *txn, uint64_t seq, struct frame *frame)
+static enum shoal_err get_frame(struct shoal_store *store, MDB_txn *txn, uint64_t seq, struct frame *frame)
 {
     uint8_t bytes[8];
     MDB_val key, value;
@@ -24,7 +24,7 @@ static enum shoal_err get_long(struct shoal_store *store, MDB_txn *txn, const st
     whole->len = 0;
     for (uint32_t i = 0; i < span->frames; i++) {
         struct frame frame;
-        enum shoal_err err = store_get_frame(store, txn, span->seq + i, &frame);
+        enum shoal_err err = get_frame(store, txn, span->seq + i, &frame);
 
         if (err == SHOAL_OK && (frame.what != FRAME_PART || frame.first != span->first || frame.offset != whole->len))
             err = SHOAL_ERR_MALFORMED;
@@ -48,7 +48,7 @@ enum shoal_err store_read_span(struct store_reading *reading, const struct span 
     struct frame frame;
     uint64_t index;
     bool is_long;
-    enum shoal_err err = store_get_frame(reading->store, reading->txn, span->seq, &frame);
+    enum shoal_err err = get_frame(reading->store, reading->txn, span->seq, &frame);
 
     if (err != SHOAL_OK || (frame.what != FRAME_ENTRIES && frame.what != FRAME_PART))
         return err != SHOAL_OK ? err : SHOAL_ERR_MALFORMED;

@@ -332,22 +332,6 @@ void shoal_slots_slot(const struct shoal_slots *slots, uint32_t index, struct sh
     }
 }
 
-bool shoal_slots_worker_at(const struct shoal_slots *slots, size_t at, struct shoal_job_id *job,
-                           struct shoal_worker_report *report)
-{
-    SHOAL_ASSERT(job != NULL && report != NULL);
-    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
-        const struct worker *worker = &slots->workers[i];
-
-        if (!worker->used || at-- != 0)
-            continue;
-        *job = slots->jobs[worker->job].id;
-        *report = worker->report;
-        return true;
-    }
-    return false;
-}
-
 bool shoal_slots_worker_job(const struct shoal_slots *slots, uint64_t worker_id, const uint8_t token[16],
                             struct shoal_job_id *job)
 {

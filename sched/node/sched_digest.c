@@ -14,7 +14,7 @@
 
 #include "shoal/banned.h"
 
-uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g)
+static uint64_t state_digest(struct shoal_sched *s, const struct sched_group *g)
 {
     struct shoal_buf bytes = { 0 };
     struct shoal_hash hash;
@@ -127,7 +127,7 @@ void sched_take_digest(struct shoal_sched *s, struct sched_group *g)
 
     SHOAL_ASSERT(!g->stopped); /* D2 */
     g->digest_index = g->applied;
-    g->digest = sched_group_state_digest(s, g);
+    g->digest = state_digest(s, g);
     frame.u.digest.group = g->id;
     frame.u.digest.index = sched_group_lineage(g) << SCHED_LINEAGE_SHIFT | (uint32_t)g->digest_index;
     frame.u.digest.digest = g->digest;

@@ -212,7 +212,6 @@ size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *
 /* sched_digest.c */
 void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_take_digest(struct shoal_sched *s, struct sched_group *g);
-uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g);
 void sched_group_stop(struct shoal_sched *s, struct sched_group *g, const char *why); /* this replica is no good */
 void sched_rebuild_ask(struct shoal_sched *s, struct sched_group *g);
 void sched_on_rebuild(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);

@@ -28,7 +28,6 @@ struct sched_node *sched_node_expect(struct shoal_sched *s, struct shoal_node_id
 bool sched_node_is_gone(const struct shoal_sched *s, const struct sched_node *node);
 /* It has left, was removed, or has been away for gossip's whole grace: what it held is to be made good without it. */
 bool sched_gone_for_good(const struct shoal_sched *s, struct shoal_node_id id);
-struct shoal_node_id sched_any_alive(struct shoal_sched *s); /* another node, by chance; zero: there is none */
 bool sched_is_draining(const struct shoal_sched *s, struct shoal_node_id id);
 bool sched_is_removed(const struct shoal_sched *s, struct shoal_node_id id);           /* from the mesh */
 bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node); /* may guard */

@@ -100,7 +100,6 @@ bool sched_request_asked_enough(const struct sched_request *r);
 /* An archived job's deletion: what `from` said of it; it is looked at again. */
 void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, bool deleted);
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns);
-void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
 /* To a better node: forwarded, or, of a foreign request, its origin is told to ask there. */
 void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
 void sched_requests_restart(struct shoal_sched *s, struct sched_group *g); /* its log begins anew: tried once more */

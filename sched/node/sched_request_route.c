@@ -27,7 +27,7 @@ static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
     return node != NULL && sched_node_is_gone(s, node);
 }
 
-void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
+static void forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
 {
     const struct sched_node *node = sched_node_find(s, to);
     struct frame frame = { .kind = FRAME_REQUEST };
@@ -252,7 +252,8 @@ void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
         s->requests_ns = r->retry_ns;
 }
 
-struct shoal_node_id sched_any_alive(struct shoal_sched *s)
+/* Another node, by chance; zero: there is none. */
+static struct shoal_node_id any_alive(struct shoal_sched *s)
 {
     size_t first = s->node_count == 0 ? 0 : shoal_rand_below(&s->chance, s->node_count);
 
@@ -283,11 +284,11 @@ static void try_mesh(struct shoal_sched *s, struct sched_request *r)
             to = guardian;
     }
     if (shoal_node_id_is_zero(to))
-        to = sched_any_alive(s); /* the guardians known here are gone: somebody knows the new ones */
+        to = any_alive(s); /* the guardians known here are gone: somebody knows the new ones */
     if (shoal_node_id_is_zero(to))
         sched_request_retry(s, r, SCHED_RETRY_NS);
     else
-        sched_request_forward(s, r, to);
+        forward(s, r, to);
 }
 
 static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
@@ -300,10 +301,10 @@ static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     if (!shoal_node_id_is_zero(r->hint) && !sched_is_self(s, r->hint))
-        sched_request_forward(s, r, r->hint);
+        forward(s, r, r->hint);
     else if (r->hops == 0 && r->kind != SHOAL_SCHED_RECOVER && summary != NULL && !sched_is_self(s, summary->leader) &&
              !node_is_dead(s, summary->leader))
-        sched_request_forward(s, r, summary->leader);
+        forward(s, r, summary->leader);
     else
         sched_request_ask_around(s, r);
 }
@@ -329,7 +330,7 @@ void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct s
     if (r->foreign)
         redirect(s, r, to);
     else
-        sched_request_forward(s, r, to);
+        forward(s, r, to);
 }
 
 /* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while
@@ -343,7 +344,7 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r, s
     if (r->pauses >= 3 && !shoal_node_id_is_zero(leader) && !sched_is_self(s, leader)) {
         r->pauses = 0;
         r->hops = 0;
-        sched_request_forward(s, r, leader);
+        forward(s, r, leader);
         return;
     }
     if (r->pauses < 3 || summary == NULL || sched_is_self(s, summary->leader) || node_is_dead(s, summary->leader)) {
@@ -352,7 +353,7 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r, s
         return;
     }
     r->pauses = 0;
-    sched_request_forward(s, r, summary->leader);
+    forward(s, r, summary->leader);
 }
 
 /* A parked job: its owner brings it back; here only when that is this node, or nobody else would. */
@@ -428,7 +429,7 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
     if (g == NULL)
         try_elsewhere(s, r);
     else if (!shoal_node_id_is_zero(g->leader) && !sched_is_self(s, g->leader) && r->hops < SCHED_HOPS_MAX)
-        sched_request_forward(s, r, g->leader);
+        forward(s, r, g->leader);
     else
         pause_for_election(s, r, g->leader);
 }

@@ -94,7 +94,7 @@ bool shoal_raft_config_valid(const struct shoal_raft_config *config)
     return voters > 0 && (!config->joint || voters_old > 0);
 }
 
-bool raft_config_votes(const struct shoal_raft_config *config, struct shoal_node_id node)
+static bool config_votes(const struct shoal_raft_config *config, struct shoal_node_id node)
 {
     const struct shoal_raft_member *member = shoal_raft_config_find(config, node);
 
@@ -107,8 +107,6 @@ static const struct shoal_raft_member *own_member(const struct shoal_raft *raft)
 
     return member != NULL && shoal_raft_id_equal(member->id, raft->self) ? member : NULL;
 }
-
-bool raft_is_member(const struct shoal_raft *raft) { return own_member(raft) != NULL; }
 
 bool raft_is_voter(const struct shoal_raft *raft)
 {
@@ -130,7 +128,7 @@ bool raft_may_campaign(const struct shoal_raft *raft)
         return false;
     raft_config_as_of(raft, raft->config_index - 1, &before, &at); /* C5 */
     SHOAL_ASSERT(at < raft->config_index);                         /* C1 */
-    return raft_config_votes(&before, raft->self.node);
+    return config_votes(&before, raft->self.node);
 }
 
 struct raft_peer *raft_peer_find(struct shoal_raft *raft, struct shoal_raft_id id)

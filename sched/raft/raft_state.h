@@ -187,10 +187,8 @@ uint64_t raft_log_fit(const struct raft_log *log, uint64_t index, uint64_t term)
 size_t raft_log_span_bytes(const struct raft_log *log, uint64_t first, uint64_t last);
 
 /* raft_config.c */
-bool raft_config_votes(const struct shoal_raft_config *config, struct shoal_node_id node);
 bool raft_is_voter(const struct shoal_raft *raft); /* this node, in the configuration in force */
 bool raft_may_campaign(const struct shoal_raft *raft);
-bool raft_is_member(const struct shoal_raft *raft);
 /* `config` is in force from `index` on: line the peers up with it. */
 void raft_config_set(struct shoal_raft *raft, const struct shoal_raft_config *config, uint64_t index);
 void raft_config_roll_back(struct shoal_raft *raft); /* after a truncation */
@@ -204,7 +202,6 @@ void raft_config_advance(struct shoal_raft *raft); /* leader: what follows once 
 /* raft_vote.c */
 void raft_vote_cast(struct shoal_raft *raft, struct shoal_raft_id candidate); /* V1 */
 void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_raft_id leader);
-void raft_become_leader(struct shoal_raft *raft);
 void raft_lead(struct shoal_raft *raft);
 bool raft_below_floor(const struct shoal_raft *raft); /* V6 */
 bool raft_blocked(const struct shoal_raft *raft);

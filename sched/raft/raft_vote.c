@@ -181,7 +181,7 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
 }
 
 /* Leading begins: every peer is to be probed, and an own entry of this term goes first (only such commits count). */
-void raft_become_leader(struct shoal_raft *raft)
+static void become_leader(struct shoal_raft *raft)
 {
     struct shoal_entry *noop = raft_spare(raft, SHOAL_ENTRY_NOOP);
 
@@ -290,7 +290,7 @@ void raft_ask_votes(struct shoal_raft *raft)
     campaign_after(raft, patience_ns(raft)); /* the own disk's time is not counted */
     count_vote(raft, raft->self, true);
     if (raft_quorum(raft, has_granted)) {
-        raft_become_leader(raft);
+        become_leader(raft);
         return;
     }
     ask_everyone(raft, SHOAL_RAFT_VOTE, raft->term);
@@ -434,7 +434,7 @@ void raft_on_vote_reply(struct shoal_raft *raft, const struct shoal_raft_message
     SHOAL_ASSERT(shoal_raft_id_equal(raft->vote, raft->self)); /* V1 */
     count_vote(raft, message->from, message->u.vote_reply.granted);
     if (raft_quorum(raft, has_granted))
-        raft_become_leader(raft);
+        become_leader(raft);
     else if (raft_quorum(raft, has_refused)) {
         raft_become_follower(raft, raft->term, nobody); /* split: try again soon, but not at the same time */
         campaign_after(raft, raft->jitter_ns / 4);
