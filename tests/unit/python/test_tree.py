@@ -16,6 +16,7 @@ OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
 FOLDERS = ("api", "collective", "gossip", "include", "node", "sched", "sim")
 CORES = ("gossip", "sched")
 LINES_MAX = 70
+FILE_LINES_MAX = 1000
 
 # ---- What is allowed ---------------------------------------------------------------------------------------------------
 
@@ -98,6 +99,12 @@ SECOND = {
 
 # Functions over the length, each with its reason.
 LONG = {"w_told", "w_advance", "w_worker_event"}  # the host that tests play: a case for each order
+
+# Files over the length: one duty each that has many parts.
+LONG_FILES = {
+    "sim/sim_script.c",  # the language of scripts
+    "node/serve/serve_host_uv.c",  # the queues and kernels of one host
+}
 
 # Tests that wait for a time instead of an event. Text that a test gives to others to run is not counted.
 SLEEPS = {
@@ -294,6 +301,12 @@ def test_a_function_fits_a_screen():
     long = sorted(one for one in lengths if one[0] > LINES_MAX and one[1] not in LONG)
     assert not long, "over %d lines: %s" % (LINES_MAX, long)
     print("\n%d functions, %.1f %% up to 40 lines" % (len(lengths), 100 * sum(n <= 40 for n, _, _ in lengths) / len(lengths)))
+
+
+def test_a_file_has_one_duty_and_no_more_lines_than_that_takes():
+    long = {name_of(path): len(path.read_text().split("\n")) for path in sources(*FOLDERS)}
+    long = {name: lines for name, lines in long.items() if lines > FILE_LINES_MAX and name not in LONG_FILES}
+    assert not long, "over %d lines: move one of its duties out (LONG_FILES): %s" % (FILE_LINES_MAX, long)
 
 
 def test_a_time_says_its_unit():
