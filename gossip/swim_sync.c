@@ -488,6 +488,7 @@ static bool hear_want(struct shoal_swim *swim, struct reply *reply, struct shoal
     enum swim_domain domain = (enum swim_domain)shoal_get_enum(r, SWIM_DOMAINS);
     unsigned bits = chains_of(swim, domain)->bits;
 
+    SHOAL_ASSERT(bits > 0 && bits < 64); /* T4, R6: a hash's first bits name its chain */
     while (!r->failed && shoal_reader_left(r) > 0) {
         uint64_t wanted = shoal_get_u64(r), hash;
         struct walk walk = walk_init(swim, domain, bits, wanted >> (64 - bits));

@@ -111,6 +111,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
     if (call != NULL && call->state == SHOAL_CALL_DONE && any_writer(lead, call)) /* only the final files are missing */
         *max = min_u32(*max, held_engines(lead, true));
     *min = min_u32(*min, *max);
+    SHOAL_ASSERT(*min <= job->spec.workers_max); /* nobody is asked for more than the user wants */
 }
 
 static bool needs_driver(const struct shoal_lead *lead)
@@ -157,6 +158,7 @@ static void move_workers(struct lead_step *s, uint32_t goal)
         else if (lead_is_member(lead, w->place.worker_id) && !w->leaving)
             elsewhere++;
     }
+    SHOAL_ASSERT(moving + elsewhere <= lead->worker_cap); /* each worker is counted once */
     if (moving == 0 || elsewhere == 0) {
         lead->moving_ns = 0;
         return;

@@ -407,6 +407,7 @@ void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a)
 /* Durable from before. */
 static void restored(struct shoal_sched *s, struct sched_archived *a, bool final)
 {
+    SHOAL_ASSERT(a->state == ARCHIVED_NEW && a->written == 0); /* A3: a job has one record here, restored once */
     a->final = final;
     a->written = ++s->lives;
     a->final_at = final ? a->written : 0;
@@ -426,6 +427,7 @@ static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const st
 {
     struct sched_archived *a = sched_archived_find(s, id) == NULL && room(s) ? calloc(1, sizeof(*a)) : NULL;
 
+    SHOAL_ASSERT(!s->restored); /* A8: marks are read at the start; later a cold record is loaded with its bytes */
     if (a == NULL) {
         s->stats.archive_refused_full++;
         return;

@@ -75,7 +75,7 @@ static bool is_heard(const struct shoal_sched *s, const struct sched_group *g, c
                                                  !sched_is_broken(g, member->id.node));
 }
 
-/* Of several, first one that is lost for good: others may come back. */
+/* Notes the loss of member `i`, unless a worse one is noted: one lost for good goes before others, which may come back. */
 static void take_loss(const struct shoal_sched *s, const struct sched_group *g, struct census *c, int i,
                       uint64_t loss_ns)
 {
@@ -217,6 +217,7 @@ static bool add_learner(struct shoal_sched *s, struct sched_group *g, const stru
         .id = { .node = node->info.id, .store = node->info.store },
         .bits = SHOAL_RAFT_LEARNER,
     };
+    SHOAL_ASSERT(config.count <= SHOAL_GROUP_NODES_MAX - 2); /* U4: two more find room in the change that promotes it */
     change(s, g, &config);
     return true;
 }
@@ -240,6 +241,7 @@ static bool is_ready(const struct shoal_sched *s, const struct sched_group *g,
 /* The first learner that is unreachable itself, or not needed any more (whose place it was to take is back); or -1. */
 static int useless_learner(const struct shoal_sched *s, const struct sched_group *g, const struct census *c)
 {
+    SHOAL_ASSERT(c->count <= SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < c->count; i++) {
         const struct shoal_raft_member *member = &c->list[i].member;
 

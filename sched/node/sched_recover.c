@@ -288,6 +288,7 @@ static bool found_generation(struct shoal_sched *s, struct sched_group *g)
     uint8_t entry[128];
     size_t len = shoal_job_entry_recover(entry, sizeof(entry), generation, s->wall_ms);
 
+    SHOAL_ASSERT(sched_lineage(term) > sched_group_lineage(g)); /* C1: terms of the old lineage end below the new one's */
     if (new_raft(s, index, term, &raft) != SHOAL_OK)
         return false;
     if (!g->mesh_is)
@@ -491,6 +492,7 @@ static enum shoal_err found_from_copy(struct shoal_sched *s, const struct mesh_c
 
     if (err != SHOAL_OK)
         return err;
+    SHOAL_ASSERT(g->mesh_is); /* C5 */
     err = shoal_mesh_decode(g->mesh, copy->state);
     if (err == SHOAL_OK)
         err = new_raft(s, index, term, &raft);

@@ -54,6 +54,7 @@ static struct sched_refusal *take(struct shoal_sched *s)
         if (s->refusals[i].settle_ns < oldest->settle_ns)
             oldest = &s->refusals[i];
     }
+    SHOAL_ASSERT(oldest->used); /* a free place is taken before anything is forgotten */
     return oldest;
 }
 

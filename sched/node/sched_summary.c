@@ -105,6 +105,7 @@ static bool drop(struct shoal_sched *s, struct shoal_job_id job)
 
     if (!is_at(s, at, job))
         return false;
+    SHOAL_ASSERT(at < s->summaries.count);
     s->summaries.count--;
     memmove(&s->summaries.list[at], &s->summaries.list[at + 1],
             (s->summaries.count - at) * sizeof(s->summaries.list[0]));

@@ -655,6 +655,7 @@ uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft)
 
 void shoal_raft_status(const struct shoal_raft *raft, struct shoal_raft_status *status)
 {
+    SHOAL_ASSERT(raft->commit <= raft_log_last(&raft->log)); /* D3 */
     *status = raft->counters;
     status->role = raft->role;
     status->term = raft->term;

@@ -395,6 +395,7 @@ void raft_on_append_reply(struct shoal_raft *raft, const struct shoal_raft_messa
     if (message->u.append_reply.index > raft_log_last(&raft->log))
         return; /* of no log of this term */
     peer->commit_known = message->u.append_reply.commit < raft->commit ? message->u.append_reply.commit : raft->commit;
+    SHOAL_ASSERT(peer->commit_known <= raft->commit); /* D3: a follower knows of nothing that is not committed */
     if (peer->flow == RAFT_TRANSFER && message->u.append_reply.index < raft->log.base.index)
         return;
     raft_peer_accepted(raft, peer, message->u.append_reply.index);
@@ -459,6 +460,7 @@ static void check_retransmit(struct shoal_raft *raft, struct raft_peer *peer)
 
 static void flush_peer(struct shoal_raft *raft, struct raft_peer *peer, bool push)
 {
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_LEADER); /* nobody else has followers */
     check_retransmit(raft, peer);
     if (peer->flow != RAFT_TRANSFER && peer->next <= raft->log.base.index) {
         raft_peer_probe(peer, peer->next);

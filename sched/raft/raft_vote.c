@@ -142,6 +142,7 @@ void raft_rearm(struct shoal_raft *raft)
         base = raft->quiet_until_ns;
     if (raft->campaign_at_ns == RAFT_NEVER || raft->campaign_at_ns < base)
         raft->campaign_at_ns = base + (raft_lone_voter(raft) ? 0 : jitter(raft, raft->jitter_ns));
+    SHOAL_ASSERT(raft->campaign_at_ns >= raft->now_ns); /* D6: no deadline lies in the past */
 }
 
 /* Not before now + ns (and some jitter); `at` given up for a fresh draw. */
@@ -268,6 +269,7 @@ static void become_candidate(struct shoal_raft *raft, bool transfer)
     raft->campaign_transfer = transfer;
     raft->counters.elections++;
     clear_votes(raft);
+    SHOAL_ASSERT(shoal_raft_id_is_zero(raft->leader)); /* V7: a candidate follows nobody */
     campaign_after(raft, 2 * raft->jitter_ns);
     raft_role_changed(raft);
 }

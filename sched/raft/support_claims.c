@@ -1,4 +1,4 @@
-/* What peers claim to lead: one table for all of them, by group and by peer (H5 and H7 of support.c). */
+/* The groups that peers claim to lead: one table for all peers, by group and by peer (H5 and H7 of support.c). */
 #include "support_state.h"
 
 #include "shoal/banned.h"
