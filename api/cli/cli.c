@@ -239,7 +239,7 @@ static const struct cli_command *find_command(int argc, char **argv, int *used)
     return NULL;
 }
 
-/* What people type who know other programs' words. */
+/* Words that people type who know other programs. */
 static const struct {
     const char *said;
     const char *meant;
@@ -634,7 +634,7 @@ static bool wants_json(int argc, char **argv)
     return false;
 }
 
-/* What no command's own words are needed for. False: nothing of it was asked. */
+/* Help and version, which need no command. False: neither was asked for. */
 static bool answer_globals(struct cli *cli, int *code)
 {
     if (cli_flag(cli, "version")) {

@@ -14,7 +14,7 @@
 
 #define PATH_BYTES 2000u
 
-/* Beside the others of that job, percent-encoded. */
+/* The address below that of the job: `end` behind its id, which is percent-encoded. */
 static void job_path(const struct cli *cli, const char *end, char *path, size_t cap)
 {
     char id[256];

@@ -302,7 +302,7 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
         (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDS, "");
 }
 
-/* What a node's refusal says, without "Error 400: ". */
+/* The text of a node's refusal, without "Error 400: ". */
 static const char *refusal_of(const struct cli_answer *answer)
 {
     const char *text = cli_answer_text(answer);

@@ -154,7 +154,7 @@ int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct
 int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root));
 /* The first line of a file, without its end. False: it cannot be read, is empty, or does not fit. */
 bool cli_read_line(const char *path, char *out, size_t cap);
-/* Of the terminal, else of COLUMNS; where neither says it, both stay. */
+/* The size of the terminal, else COLUMNS; where neither says it, both stay as they are. */
 void cli_terminal_size(unsigned *width, unsigned *lines);
 /* Percent-encodes one path segment. */
 void cli_encode(const char *text, char *out, size_t cap);

@@ -64,7 +64,7 @@ static void add_rank(struct logs *logs, uint64_t rank)
 
 /* ---- what is shown ---- */
 
-/* Where the last `lines` lines begin. */
+/* The offset at which the last `lines` lines begin. */
 static size_t last_lines(const struct shoal_buf *buf, uint64_t lines)
 {
     size_t at = buf->len;
@@ -275,7 +275,7 @@ int cli_follow(struct cli *cli, const char *id)
     return code;
 }
 
-/* Which logs the options name. */
+/* The logs that the options name. */
 static int find_sources(struct cli *cli, struct logs *logs)
 {
     const char *which = cli_value(cli, "which");

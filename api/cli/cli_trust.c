@@ -20,7 +20,7 @@
 
 #define CA_BYTES_MAX (256u << 10)
 
-/* Where a logon keeps what it has learned: beside the token. */
+/* The file in which a logon keeps what it has learned, beside the token. */
 static const char *kept_path(struct cli *cli, char *path, size_t cap)
 {
     const char *token = cli_value(cli, "token-file");

@@ -31,7 +31,7 @@ enum grpc_code {
     GRPC_UNAUTHENTICATED = 16,
 };
 
-/* Of a status of HTTP, 400 and above. */
+/* The code of gRPC for a status of HTTP, 400 and above. */
 enum grpc_code grpc_code_of(int status);
 
 /* Messages of a body. `{ .most = n }` is the start. */

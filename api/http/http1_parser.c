@@ -296,7 +296,7 @@ static enum http1_method method_of(unsigned method)
     }
 }
 
-/* Of a request line that begins with a word in capitals; 0: it does not. */
+/* Length of the word in capitals that a request line begins with; 0: it begins otherwise. */
 static size_t method_len(const uint8_t *bytes, size_t len)
 {
     size_t at = 0;

@@ -14,7 +14,7 @@
 #define BODY_MS 30000u  /* without a byte of the body */
 #define TALK_MS 600000u /* the same, of a call whose client speaks when it likes */
 #define WRITE_MS 60000u /* without a byte that the client takes */
-/* Of header lines that an answer has beside its body. */
+/* Header lines that an answer has beside its body, at most. */
 #define LINES_MAX 40
 
 struct http2_stream {

@@ -27,7 +27,7 @@
 #define IN_STEP 4096u
 #define H2_STEP 1024u  /* of what is read: frames between two looks at the turn */
 #define H2_READ 16384u /* a record of TLS, a frame */
-/* Of answers that a client does not take, before its next request is looked at. */
+/* Bytes of answers that a client has not taken, at most, before its next request is looked at. */
 #define WRITE_HIGH ((size_t)64 * SHOAL_KIB)
 #define HEAD_MS 20000u     /* from the first byte, or the accept, to the whole head */
 #define IDLE_MS 75000u     /* between requests */

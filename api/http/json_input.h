@@ -35,7 +35,7 @@ bool json_input_is_array(const struct json_value *value);
 size_t json_input_count(const struct json_value *array);
 const struct json_value *json_input_at(const struct json_value *array, size_t index);
 const char *json_input_text_at(const struct json_value *array, size_t index);
-/* Of a value itself: text, or a number as text in `buf`. NULL: neither. */
+/* The value itself as text, a number in `buf`. NULL: it is neither text nor number. */
 const char *json_input_scalar(const struct json_value *value, char *buf, size_t cap);
 /* The same, where it need not become text. */
 bool json_input_is_true(const struct json_value *value);

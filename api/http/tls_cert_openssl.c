@@ -114,7 +114,7 @@ static bool add_name(X509 *cert, const char *field, const char *value)
                                       (int)strnlen(value, 63), -1, 0) == 1;
 }
 
-/* What every certificate of ours has. */
+/* The fields that every certificate of ours has. */
 static bool begin_cert(X509 *cert, EVP_PKEY *key, long days, const char *unit, const char *name)
 {
     unsigned char serial[16];
@@ -196,7 +196,7 @@ static X509 *make_leaf(const struct shoal_tls_names *names, EVP_PKEY *key, X509 
 
 /* ---- files ---- */
 
-/* What goes into one file: a key, or a certificate and perhaps its issuer's behind it. */
+/* The text of one file: a key, or a certificate and perhaps its issuer's behind it. */
 struct pem {
     EVP_PKEY *key;
     X509 *cert;

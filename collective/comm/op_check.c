@@ -304,7 +304,7 @@ static enum shoal_err agree_world(struct shoal_comm *comm)
     return err == SHOAL_OK && other != 0 ? refuse(comm, other, &words->first_said, &words->other_said) : err;
 }
 
-/* Who on this host has contributed to a step to which I have not, and so waits for me there; -1: nobody. */
+/* A member on this host that has contributed to a step to which I have not, and so waits for me there; -1: none. */
 static int waits_in_a_step(struct shoal_comm *comm, uint64_t phase)
 {
     const struct epoch *epoch = &comm->epoch;

@@ -160,7 +160,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     return SHOAL_OK;
 }
 
-/* What a gradient of v is of: a node, mostly v alone. */
+/* The tree node that a gradient of v stands for, mostly v alone. */
 static struct tree_node node_of(const struct step_state *state, uint32_t v)
 {
     bool fused = state->fused.end > state->fused.begin && v == state->fused.begin;

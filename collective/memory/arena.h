@@ -215,7 +215,7 @@ enum shoal_err arena_show_update(struct arena *arena, uint64_t turn, const struc
                                  struct shoal_msg *msg);
 /* The view becomes memory of the process, as it is, for good; the next one lies elsewhere. */
 enum shoal_err arena_keep_update(struct arena *arena, struct arena_view *view, struct shoal_msg *msg);
-/* Where in a region vector `i` of an update lies. */
+/* The offset in a region of vector `i` of an update. */
 static inline uint64_t arena_update_at(const struct arena_layout *layout, uint64_t turn, uint32_t i)
 {
     return layout->update_at + ((turn & 1) * layout->update_vectors + i) * layout->vector_bytes;

@@ -187,7 +187,7 @@ static uint32_t merge_up(struct tree_held *held, uint32_t at, struct tree_add *a
     return at;
 }
 
-/* Where `node` goes into the list; false: it is no node, something of it is held, or the list is full. */
+/* The place of `node` in the list; false: it is no node, something of it is held, or the list is full. */
 static bool insert_node(struct tree_held *held, struct tree_node node, uint32_t *place)
 {
     uint32_t at = 0;

@@ -38,7 +38,7 @@ struct seal_options {
     uint64_t rekey_records;          /* a direction has a new key after so many; 0: 2^24, which is 1 TiB */
 };
 
-/* What two tokens of 16 bytes make: who opens the connection, who answers it. */
+/* The key that two tokens of 16 bytes make: that of who opens the connection, and of who answers it. */
 SHOAL_MUST_CHECK enum shoal_err seal_key(const uint8_t *opener_token, const uint8_t *answerer_token,
                                          uint8_t key[SEAL_KEY_BYTES]);
 /* FULL: no memory, or no randomness. */

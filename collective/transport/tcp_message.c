@@ -39,7 +39,7 @@ static void free_request(struct transport *t, struct transport_request *request)
     t->free_requests = request;
 }
 
-/* What of the request comes next, header or bytes; `len` of it. */
+/* The part of the request that comes next, header or bytes; `len` of it. */
 static const uint8_t *rest_of(const struct transport_request *request, size_t *len)
 {
     if (request->at < HEADER_BYTES) {
@@ -89,7 +89,7 @@ static int sealed_part(struct transport *t, uint32_t rank, struct iovec *part)
     return 1;
 }
 
-/* What is to be written next, in at most two parts; 0: nothing for now. */
+/* The bytes to be written next, in at most two parts; 0: nothing for now. */
 static int next_parts(struct transport *t, uint32_t rank, struct iovec parts[2])
 {
     struct outbound *out = &t->out[rank];
@@ -137,7 +137,7 @@ static void on_written(struct outbound *out, size_t len)
     }
 }
 
-/* Of a connection that has nothing to write: its end, and the answer that it waits for. */
+/* A connection that has nothing to write waits for its end, and for the handshake's answer. */
 uint32_t tcp_quiet_events(const struct outbound *out)
 {
     return EPOLLRDHUP | (out->seal != NULL && !out->shaken ? (uint32_t)EPOLLIN : 0);

@@ -289,7 +289,7 @@ static void tcp_look(struct transport *t, uint32_t rank, bool silent)
         narrow_next(t, out);
 }
 
-/* What the connection says first: magic, epoch, my rank, then a handshake or my token. */
+/* The first bytes of a connection: magic, epoch, my rank, then a handshake or my token. */
 static enum shoal_err make_preamble(struct outbound *out, const struct transport_peer *peer, bool sealed)
 {
     struct shoal_writer w = shoal_writer_init(out->preamble, sizeof(out->preamble));
@@ -434,7 +434,7 @@ static void on_in(struct transport *t, uint32_t index, uint64_t number, uint32_t
     tcp_close_in(t, in);
 }
 
-/* Those that were paused with bytes in hand: the kernel does not know of them. */
+/* Connections that were paused with bytes in hand are read again: the kernel tells of none. */
 static void read_behind(struct transport *t)
 {
     for (uint32_t i = 0; i < INBOUND_MAX && !t->failed; i++) {

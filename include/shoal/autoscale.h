@@ -3,12 +3,12 @@
  *
  *   load:  requests that wait anywhere or are in a kernel      wanted = ceil(load / batch), within the bounds
  *
- * A1. None: the first request that waits gets a kernel at once. There are fewer than the least, or more than the most: at once, too.
- * A2. Else it grows only for load that has been there at two looks, an interval apart: a burst that the kernels answer
+ * A1. A service without a kernel gets one at once when a request waits. A number outside of the bounds is mended at once, too.
+ * A2. Else the number grows only for load that has been there at two looks, an interval apart: a burst that the kernels answer
  *     within an interval starts none. By at most as many as there are.
- * A4. Twice as much load as the kernels take at one time, for SHOAL_AUTOSCALE_BURST_NS without a break and with all of them
- *     ready, does not wait for the interval: it grows at once, to the double at most, and again after as long.
  * A3. It shrinks when fewer were enough for `release_ns` without a break, and to the most that was wanted in that time.
+ * A4. Load of twice as much as the kernels take at one time, for SHOAL_AUTOSCALE_BURST_NS without a break and with all of them
+ *     ready, does not wait for the interval: it grows at once, to the double at most, and again after as long.
  * Source: the scaling loop of the inference contract, 7.1. */
 #ifndef SHOAL_AUTOSCALE_H
 #define SHOAL_AUTOSCALE_H

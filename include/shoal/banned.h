@@ -1,5 +1,5 @@
-/* Functions that must not be used: the first unbounded, the others a hidden source of chance. Included by every file
- * of ours after the system headers (the Makefile's -include does it through base.h). */
+/* Functions that must not be used: some write without a bound, the others are a hidden source of chance or state. Each .c file
+ * of ours includes this as its last header, so that the system's own headers may still name them. */
 #ifndef SHOAL_BANNED_H
 #define SHOAL_BANNED_H
 

@@ -66,7 +66,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_bundle_make(const struct shoal_bundle_opti
 /* Whether `path` (relative) is a file of the bundle in `fd`. Reads heads only. */
 SHOAL_MUST_CHECK enum shoal_err shoal_bundle_find(int fd, const char *path, bool *found, struct shoal_msg *msg);
 
-/* Where the content of an entry is in the file of its bundle. */
+/* The place of an entry's content in the file of its bundle. */
 struct shoal_bundle_place {
     uint64_t offset;
     uint64_t bytes;

@@ -156,7 +156,7 @@ SHOAL_API uint32_t shoal_comm_rank(const struct shoal_comm *comm);
 SHOAL_API uint32_t shoal_comm_size(const struct shoal_comm *comm);
 SHOAL_API uint64_t shoal_comm_worker_id(const struct shoal_comm *comm);
 SHOAL_API uint64_t shoal_comm_applied_step(const struct shoal_comm *comm);
-/* What UCX this process would load: 0, and its version and path are in `text`; else 1, and why there is none. */
+/* Looks for the UCX that this process would load: 0, and its version and path are in `text`; else 1, and why there is none. */
 SHOAL_API int shoal_ucx_look(char *text, size_t cap);
 /* Order-independent digest of memory, to be added up over tensors: of the final state, for shoal_comm_done. */
 SHOAL_API uint64_t shoal_digest(const void *bytes, uint64_t len, uint64_t position);

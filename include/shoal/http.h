@@ -16,15 +16,15 @@ struct shoal_http;
 #define SHOAL_TLS_SEED_BYTES 64
 #define SHOAL_FINGERPRINT_TEXT_BYTES 72 /* "sha256:", 64 hex digits, NUL */
 
-/* Who a node's certificate speaks for. */
+/* The names that a node's certificate speaks for. */
 struct shoal_tls_names {
     const char *mesh;                       /* NULL: there is no mesh, and so no CA: the certificate is self-signed */
     uint8_t seed[SHOAL_TLS_SEED_BYTES];     /* of the CA's key: derived from the mesh secret */
     const char *names[SHOAL_TLS_NAMES_MAX]; /* names and addresses of this node, besides localhost; NULL: none */
 };
 
-/* Makes `dir` and `dir`/ca.crt where they are not there or are another mesh's (with `dir` NULL it makes no file): what a client trusts to know every node of
- * the mesh. `fingerprint` of its key is the same on every node. STORAGE: it cannot be written. */
+/* Makes the folder `dir` and in it ca.crt, by which a client knows every node of the mesh, where they are missing or are another
+ * mesh's. With `dir` NULL it makes no file. The `fingerprint` of the CA's key is the same on every node. STORAGE: it cannot be written. */
 SHOAL_MUST_CHECK enum shoal_err shoal_tls_ca_ready(const char *dir, const struct shoal_tls_names *names,
                                                    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES],
                                                    struct shoal_msg *msg);

@@ -178,7 +178,7 @@ struct shoal_lead_stats {
     uint64_t cut_offs; /* members left out since their data links broke */
 };
 void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats);
-/* Of a host that leads every group it holds. */
+/* Memory of a host that leads every group it holds. */
 void shoal_lead_memory(struct shoal_memory *memory);
 
 #endif

@@ -47,7 +47,7 @@ enum shoal_start_how {
     SHOAL_START_COUNT,
 };
 
-/* Which interpreter that waits is to fork the runner (node/runner/warm.h). */
+/* The waiting interpreter that is to fork the runner (node/runner/warm.h). */
 enum shoal_warm {
     SHOAL_WARM_NONE,
     SHOAL_WARM_SCRIPT,    /* one that has come up, and is made if there is none */

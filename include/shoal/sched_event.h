@@ -55,7 +55,7 @@ enum shoal_sched_node_state {
 
 enum shoal_sched_device { SHOAL_SCHED_CPU, SHOAL_SCHED_GPU, SHOAL_SCHED_DEVICES };
 
-/* What a host of this version says of itself: it seals copies of the mesh, and forwards requests with a user's token. One
+/* A host of this version says by this number that it seals copies of the mesh, and forwards requests with a user's token. A host
  * that says nothing is of a version before. */
 #define SHOAL_SCHED_RULES 1
 
@@ -129,13 +129,13 @@ enum shoal_sched_request_kind {
 };
 #define SHOAL_SCHED_REQUEST_KINDS 13
 
-/* Who asks, as its token says. */
+/* The user who asks, as the token says. */
 struct shoal_sched_caller {
     char name[SHOAL_SCHED_BY_BYTES];
     bool admin;
     uint8_t token_id[16]; /* SHOAL_MESH_TOKEN_ID_BYTES */
 };
-/* Of a user's token, as text. */
+/* Length of a user's token as text, at most. */
 #define SHOAL_SCHED_TOKEN_BYTES_MAX 1024
 
 struct shoal_sched_request {

@@ -70,8 +70,8 @@ struct agent_settings {
     char api_host[64];
     char fabric_home[AGENT_PATH_BYTES];
     char python[AGENT_PATH_BYTES];
-    uint32_t serves;         /* SHOAL_SERVES_*: frameworks that the Python of jobs has; 0: so this host offers no slots */
-    char transport[8];       /* there: auto, ucx, tcp */
+    uint32_t serves;         /* SHOAL_SERVES_*: frameworks that the Python of jobs has; 0: none, and so no slots are offered */
+    char transport[8];       /* between hosts: auto, ucx, tcp */
     char fabric_trusted[64]; /* interfaces where training data between hosts goes in the open, or empty */
     char fabric_sealed[64];  /* else the address whose interface carries it sealed */
     struct shoal_address address; /* to bind and advertise: datagrams and links */
@@ -112,13 +112,13 @@ struct agent_run {
 
 enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AGENT_FILES_FAILED };
 
-/* This host knows so much of a job whose files it keeps. */
-/* Folders of silent jobs, for the next ones (agent_folders.c). */
+/* Folders that silent jobs have left, for the next ones (agent_folders.c). */
 struct agent_spares {
     unsigned count;
     char logs[SHOAL_SPARE_FOLDERS_MAX][AGENT_SPARE_LOG_BYTES];
 };
 
+/* A job of which something runs here, or whose files are kept here. */
 struct agent_job {
     bool used;
     bool opened;     /* JOB_OPEN: something of it runs, or will run, here */
@@ -135,7 +135,7 @@ struct agent_job {
     enum agent_files files; /* of the submitted code */
     uint32_t code_whole;    /* files of it that were unpacked, whose content nobody has changed; 0: not known */
     uint32_t code_files;    /* of the submitted code: they do not count as the job's */
-    char over[200];         /* why it is ended here, it has written too much; "": it has not */
+    char over[200];         /* it has written too much, so it is ended here, and why; "": it has not */
     char failure[SHOAL_JOB_REASON_BYTES];
     char result_dir[AGENT_PATH_BYTES];
     char work_dir[AGENT_PATH_BYTES];
@@ -271,12 +271,12 @@ void agent_serve_started(struct agent *agent, const struct agent_job *job, const
 void agent_serve_ended(struct agent *agent, uint64_t worker_id);
 /* Asks the service's group how it is to run now; agent_job_asked() follows. */
 void agent_serve_ask(struct agent *agent, struct agent_job *job);
-/* The file that has the answer. */
+/* The path of the file that holds the group's answer. */
 void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap);
 /* A worker is to end; a replica that has requests in hand ends when it has answered them. */
 void agent_serve_stop(struct agent *agent, uint64_t worker_id, uint64_t grace_ns);
 void agent_serve_look(struct agent *agent); /* now and then: others hear how much is in hand here */
-/* Where its kernel is to listen. */
+/* The path at which a replica's kernel is to listen. */
 void agent_serve_socket(const struct agent *agent, const struct agent_job *job, const struct agent_run *run, char *path,
                         size_t cap);
 
@@ -304,11 +304,11 @@ void agent_service_look(struct agent *agent);        /* each health tick: says t
 void agent_service_stopping(void);
 void agent_service_failed(const char *text); /* it cannot start */
 
-/* agent_peers.c: adds the members of this host's last life to the seeds. */
-void agent_peers_read(struct agent_settings *settings);
+/* agent_peers.c: the members that this host knew when its agent last ran */
+void agent_peers_read(struct agent_settings *settings); /* they become seeds, too */
 void agent_peers_note(struct agent *agent, const struct shoal_member *member);
-/* Members of this host's last life of which nothing was heard since this agent's start, by address. How many. */
-uint32_t agent_peers_ids(struct shoal_node_id *ids, uint32_t cap); /* of them, when this agent started */
+uint32_t agent_peers_ids(struct shoal_node_id *ids, uint32_t cap); /* as they were when this agent started; how many */
+/* The addresses of those of which nothing was heard since then. Returns how many. */
 size_t agent_peers_unheard(const struct agent *agent, char (*names)[64], size_t cap);
 void agent_publish_load(struct agent *agent);
 bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
@@ -332,7 +332,7 @@ void agent_log(const struct agent *agent, const char *format, ...) __attribute__
 void agent_jobs_create(struct agent *agent);
 struct agent_job *agent_job_find(struct agent *agent, struct shoal_job_id id);
 struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id); /* makes it; NULL: the table is full */
-/* Who guards it, as its leader has told this host. */
+/* The guardians of the job, as its leader has told this host. */
 void agent_job_guarded(struct agent_job *job, const struct shoal_node_id *nodes, unsigned count);
 void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t generation, struct shoal_view spec);
 void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation);
@@ -483,7 +483,7 @@ struct shoal_sched_caller;
 struct shoal_view agent_token_of(struct agent *agent, const struct shoal_user *user, char *text);
 enum shoal_err agent_token_who(void *arg, struct shoal_view token, uint64_t wall_ms, struct shoal_sched_caller *caller,
                                struct shoal_msg *msg);
-/* Of a word that another host passes on. DENIED: it is no administrator's. */
+/* Whether the token of what another host passes on is an administrator's. DENIED: it is not. */
 enum shoal_err agent_is_administrator(struct agent *agent, struct shoal_node_id from, struct shoal_view token,
                                       struct shoal_msg *msg);
 /* It runs this version, or a later one. */

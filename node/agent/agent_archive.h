@@ -24,7 +24,7 @@ struct archive_lines {
     size_t count, cap;
 };
 
-/* Of the wire: nothing of it is trusted. */
+/* The lines come off the wire: nothing of them is trusted. */
 bool archive_is_log(const char *path);
 /* Writes a line as archive_lines_read() reads it. False: it does not fit `cap`. */
 bool archive_line_text(const struct archive_line *line, char *text, size_t cap);

@@ -14,7 +14,7 @@
 
 #define LINES_MAX 8192
 
-/* Of the wire: nothing of it is trusted. */
+/* The lines come off the wire: nothing of them is trusted. */
 bool archive_is_log(const char *path)
 {
     if (strncmp(path, "log/", 4) != 0)

@@ -201,7 +201,7 @@ static void take_number(struct shoal_cli_agent *options, enum number_setting set
     }
 }
 
-/* Zero, or UINT64_MAX where zero can be given, is what was not given. */
+/* A setting that was not given is zero, or UINT64_MAX where zero can be given. */
 static uint64_t number_of(const struct shoal_cli_agent *options, enum number_setting setting)
 {
     switch (setting) {

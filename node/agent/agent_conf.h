@@ -17,7 +17,7 @@ SHOAL_MUST_CHECK enum shoal_err agent_conf_parse(struct shoal_cli_agent *options
 SHOAL_MUST_CHECK enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_buf *file,
                                                 struct shoal_msg *msg);
 
-/* What a setting is called that was not given. */
+/* The value that is shown of a setting that was not given. */
 #define AGENT_CONF_DEFAULT "its default"
 typedef void agent_conf_change_fn(void *arg, const char *name, const char *was, const char *is);
 /* Tells every setting in which the two differ. */

@@ -187,7 +187,7 @@ static void look_at_network(struct doctor *d)
         say(d, "ok", "ports", "ports %u (TCP and UDP) and %u (API) are free", s->address.port, s->api_port);
 }
 
-/* What training data between hosts goes over. */
+/* The transport of training data between hosts. */
 static void look_at_transport(struct doctor *d)
 {
     const struct agent_settings *s = d->settings;

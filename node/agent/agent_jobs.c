@@ -403,7 +403,7 @@ void agent_jobs_sweep(struct agent *agent)
     }
 }
 
-/* Whose it was is not known any more: the folder of that name, whoever's. */
+/* The user is not known any more, so the folder of that name is looked for below every user's. */
 void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES])
 {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
@@ -486,7 +486,7 @@ static bool launcher_put(const struct agent_job *job, const char *path, const ch
     return true;
 }
 
-/* Which worker was started where. A job of one process has nothing to tell apart, and no such file. */
+/* A file that says which worker was started where. A job of one process has nothing to tell apart, and no such file. */
 static void launcher_line(struct agent_job *job, const struct agent_run *run, const char *text)
 {
     char path[AGENT_LOG_BYTES];

@@ -31,7 +31,7 @@ uint64_t agent_memory_mib(void)
     return shoal_memory_bytes(&memory) / SHOAL_MIB;
 }
 
-/* Where to break a text at a space, so that at most `columns` come before. */
+/* The space at which a text is to be broken, so that at most `columns` come before. */
 static int cut_at(const char *text, int columns)
 {
     int at = (int)strnlen(text, (size_t)columns + 1);

@@ -24,7 +24,7 @@
 #include "shoal/banned.h"
 
 #define AUDIT_BYTES_MAX (4 * SHOAL_MIB)
-/* Of an answer: it goes in one frame, and clients parse it as one text. */
+/* Length of an answer, at most: it goes in one frame, and clients parse it as one text. */
 #define JSON_BYTES_MAX (900 * SHOAL_KIB)
 #define POINT_BYTES 100 /* without its values */
 #define VALUE_BYTES 18
@@ -37,7 +37,7 @@ struct point {
     uint64_t stands_for; /* steps; 0: nothing yet */
 };
 
-/* Of train steps or of validations. */
+/* The curve of train steps, or of validations. */
 struct series {
     uint64_t count, stride, shown;
     struct point now;
@@ -153,7 +153,7 @@ static void record_count(struct reading *r, const struct shoal_step_head *head, 
         r->values_max = head->value_count;
 }
 
-/* A torn end, or one that is being written, ends it. */
+/* One pass over the file. It ends at a torn record, or at one that is being written. */
 static void pass(struct reading *r, bool count_only)
 {
     FILE *file = fopen(r->path, "re");
@@ -274,7 +274,7 @@ enum shoal_err agent_metrics_calls(const struct shoal_job *job, struct shoal_buf
     return err == SHOAL_OK ? shoal_buf_append(json, "]", 1) : err;
 }
 
-/* Of an archived job: the last of the audit's fields. One of the version before has none. */
+/* The calls of an archived job are the last of its audit's fields. An audit of the version before has none. */
 static void calls_of_audit(struct reading *r, struct shoal_job_id id)
 {
     static const char calls[] = ",\"calls\":[";
@@ -293,7 +293,7 @@ static void calls_of_audit(struct reading *r, struct shoal_job_id id)
     shoal_buf_deinit(&audit);
 }
 
-/* The records that are acknowledged are here. */
+/* True when all records that are acknowledged are here. */
 static bool is_whole(struct agent *agent, const struct shoal_job *job)
 {
     struct ledger_progress progress = { .call = 0 };

@@ -121,7 +121,7 @@ enum shoal_err agent_python_make(const char *data, const char *wanted, char pyth
     return ask(made, python, &serves, msg);
 }
 
-/* What the child writes until it ends or its time is over; its exit status, -1: it was stopped. */
+/* Reads what the child writes until it ends or its time is over. Its exit status; -1: it was stopped. */
 static int listen_to(pid_t pid, int fd, unsigned seconds, char *text, size_t cap)
 {
     uint64_t end_ns = agent_now_ns() + seconds * SHOAL_S;

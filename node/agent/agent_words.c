@@ -129,7 +129,7 @@ static struct line last_line(const char *at)
     return last;
 }
 
-/* Where the frames of the last traceback begin; NULL: there is none. */
+/* The first frame of the last traceback; NULL: there is none. */
 static const char *last_traceback(const char *at)
 {
     const char *found = NULL;

@@ -501,7 +501,7 @@ static void on_started(void *arg, uint64_t worker_id, int32_t pid)
     agent_host_event(arg, &event);
 }
 
-/* What the process wrote last to its stderr, for people. */
+/* The last words that the process wrote to its stderr, for people. */
 static void last_words(const struct agent_job *job, const struct agent_run *run, char *text, size_t cap)
 {
     char path[AGENT_LOG_BYTES];

@@ -27,7 +27,7 @@ struct backend_info {
 /* The row that lists show of it here: its group's live one, or the index's. False: this node has no part in it. */
 bool backend_facts_here(struct agent *agent, struct shoal_job_id id, struct shoal_job_facts *facts);
 bool backend_in_gossip(struct agent *agent, struct shoal_job_id id);
-/* Of gossip, or of the archive. */
+/* The summary of a job, from gossip or from the archive. */
 bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary);
 const char *backend_node_name(struct agent *agent, struct shoal_node_id id, char *name, size_t cap);
 void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *facts, struct backend_info *out);

@@ -1,5 +1,5 @@
-/* The loss curve of a job, from a node that has its ledger: this one, else another; where this one's is short, another that
- * has it whole. */
+/* The loss curve of a job, read where its ledger lies: on this node, else on another. Where this node's ledger is short, another node
+ * that has it whole is asked. */
 #include "shoal/sched_look.h"
 #include "agent_backend.h"
 

@@ -87,7 +87,7 @@ static void answer_forget(struct infer_call *call)
     shoal_buf_deinit(&call->answer);
 }
 
-/* What came in parts, and the rest. */
+/* The whole answer: the parts that came before, and the rest. */
 static bool answer_body(struct infer_call *call, struct shoal_view rest, struct shoal_view *body)
 {
     *body = rest;

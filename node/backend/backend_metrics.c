@@ -87,7 +87,7 @@ static enum shoal_err put_times(struct agent *agent, struct shoal_buf *text)
     return err;
 }
 
-/* Which job's worker is on each slot of this host. */
+/* The job whose worker is on each slot of this host. */
 static enum shoal_err put_slots(struct agent *agent, struct shoal_buf *text)
 {
     const char *jobs[SHOAL_SLOTS_MAX] = { NULL };

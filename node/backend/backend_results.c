@@ -116,7 +116,7 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const struct result_file *)a)->path, ((const struct result_file *)b)->path);
 }
 
-/* Of a line "<64 hex> <size> <mtime> <x or -> <path>". */
+/* Reads a line "<64 hex> <size> <mtime> <x or -> <path>". */
 static bool file_parse(const char *line, struct result_file *file)
 {
     char hex[SHOAL_HASH_TEXT_BYTES];
@@ -493,7 +493,7 @@ static bool guards(const struct agent *agent, struct shoal_job_id id)
     return shoal_sched_job(agent->sched, id) != NULL;
 }
 
-/* Of an archived job: what its last leader found. */
+/* The files of an archived job are those that its last leader found. */
 static enum shoal_err audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json)
 {
     char path[AGENT_PATH_BYTES + 16];

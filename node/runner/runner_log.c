@@ -65,7 +65,7 @@ struct log_pipe {
     bool bar; /* a carriage return stands in the line that has not ended: a progress bar, which may never end */
 };
 
-/* Of a worker with two files. */
+/* In which order the two files of a worker were printed to. */
 struct order {
     uint64_t worker_id;
     int file;                /* -1: there was nothing to say yet */

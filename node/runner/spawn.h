@@ -38,7 +38,7 @@ struct spawn_order {
     uint32_t generation;
 };
 
-/* What comes with an order; both stay the caller's, who closes them. */
+/* The descriptors that come with an order; both stay the caller's, who closes them. */
 struct spawn_fds {
     int listener; /* the runner's */
     int lock;     /* P5 */
@@ -51,7 +51,7 @@ SHOAL_MUST_CHECK enum shoal_err spawn_decode(struct shoal_view datagram, struct 
 
 /* ---- spawn_helper.c: in the helper's process ---- */
 
-/* Where the words lie that `ps` shows of this process. */
+/* The memory whose words `ps` shows of this process. */
 struct spawn_title {
     char *at;
     size_t cap;

@@ -273,7 +273,7 @@ static void show_environment(const struct shoal_runner_start *start)
         }
 }
 
-/* What an exec would close: all but the standard streams and what the worker is given. */
+/* Closes what an exec would close: all but the standard streams and what the worker is given. */
 static void close_others(const int *kept, unsigned kept_count)
 {
     unsigned from = 3;

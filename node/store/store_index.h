@@ -63,7 +63,7 @@ static inline const struct span *group_span(const struct group *group, size_t i)
 {
     return &group->spans[group->head + i];
 }
-/* Of the last entry; the snapshot's where there is none. */
+/* The index of the last entry, or of the snapshot where there is none. */
 uint64_t store_group_last(const struct group *group);
 uint64_t store_group_first(const struct group *group);
 /* The span that holds the entry; NULL: none does. */

@@ -2,11 +2,12 @@
  *
  *     j 2 2  { app: "digits", argv: ..., bundle: ..., ... }      a head, and the fields that are not zero, by name
  *
- * Versions of the head: 1 was a fixed layout, which nobody reads any more; 2 is this table; 3 has `array`, and who does
- * not know it must not run the job as one process; 4 has `service`, and who does not know it must not take the end of a
- * replica for the end of a task. A field that is added needs
- * no new version: older ones keep it and pass it on. Only where a job must not run without it (its zero would be another
- * job), the version rises, and `oldest` says so for the jobs that use it. */
+ * Versions of the head: 1 was a fixed layout, which nobody reads any more. 2 is this table. 3 has `array`: an agent that does not
+ * know it must not run the job as one process. 4 has `service`: an agent that does not know it must not take the end of a replica
+ * for the end of a task.
+ *
+ * A field that is added needs no new version: older agents keep it and pass it on. Only where a job must not run without the
+ * field (its zero would be another job), the version rises, and `oldest` says so for the jobs that use it. */
 #include "shoal/job.h"
 
 #include "shoal/pack.h"

@@ -584,7 +584,7 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
     }
 }
 
-/* Where the driver could go if the leader's own host takes none, and no allocation has named others: a few are kept. */
+/* True: the driver could go to this host, if the leader's own takes none and no allocation has named others. A few are kept. */
 static bool could_drive(struct shoal_lead *lead, const struct shoal_lead_event *event)
 {
     const struct lhost *self = lead_find_host(lead, lead->options.self);
@@ -901,7 +901,7 @@ size_t shoal_lead_bytes(const struct shoal_lead *lead)
            (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links) + SHOAL_JOB_REASON_BYTES);
 }
 
-/* Of the largest job; one of a single worker takes a thirtieth. */
+/* Memory of the largest job's lead; one of a single worker takes a thirtieth. */
 void shoal_lead_memory(struct shoal_memory *memory)
 {
     const size_t largest = sizeof(struct shoal_lead) + LEAD_WORKERS_MAX * sizeof(struct lworker) +

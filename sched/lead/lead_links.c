@@ -14,7 +14,7 @@ static bool link_counts(struct lead_step *s, const struct lworker *w)
            !host_lost(lead_find_host(s->lead, w->place.node));
 }
 
-/* Whom each member could not reach, though both are well. Who died or was lost broke its links that way. */
+/* For each member, the ranks that it could not reach though both are well. One that died or was lost broke its links that way. */
 static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *last, uint64_t *broken)
 {
     uint64_t well = 0;

@@ -141,7 +141,7 @@ static void add_line(char *text, size_t cap, size_t *used, const char *line)
     *used += strlen(text + *used);
 }
 
-/* Whom this member of the epoch does not hear, each on a line; returns how many lines would be needed. */
+/* The ranks that this member of the epoch does not hear, each on a line; returns how many lines would be needed. */
 static uint32_t why_unheard(const struct shoal_worker_epoch *epoch, uint32_t rank, const struct lworker *w, char *text,
                             size_t cap, size_t *used, uint32_t lines)
 {

@@ -235,7 +235,7 @@ bool lead_in_target(const struct shoal_lead *lead, const struct shoal_placement 
 void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report);
 
 /* lead_array.c */
-/* What a service waits for that has fewer replicas than it is to have; "": nothing. */
+/* The reason why a service has fewer replicas than it is to have; "": it has as many. */
 const char *lead_array_waits(const struct shoal_lead *lead);
 /* A replica ended by itself: the next start waits. */
 void lead_array_ended(struct lead_step *s, const struct lworker *worker);

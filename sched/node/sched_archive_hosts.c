@@ -81,7 +81,7 @@ size_t sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id, 
     return count;
 }
 
-/* Of hosts that still belong to it, all that is known stays. */
+/* The table is made anew; of a host that still belongs to it, all that is known stays. */
 uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_held_record *hosts,
                                    uint8_t host_count)
 {

@@ -12,7 +12,7 @@ struct shoal_sched;
 #define ARCHIVE_LOOK_NODES_RECORD_NS SHOAL_MS
 
 /* sched_archive_table.c */
-/* Where the record of this id is, or would be, in the order of ids. */
+/* The place that the record of this id has, or would have, in the order of ids. */
 size_t sched_archive_place_of(const struct shoal_sched *s, struct shoal_job_id id);
 /* NULL: this node has no record of the job. */
 struct sched_archived *sched_archived_find(const struct shoal_sched *s, struct shoal_job_id id);

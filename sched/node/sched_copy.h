@@ -10,7 +10,7 @@ struct sched_group;
 struct sched_sealing;
 
 /* sched_copy.c */
-/* Of the copy that a replica would give. */
+/* The version of the copy that a replica would give. */
 uint64_t sched_mesh_version(const struct sched_group *g);
 void sched_copy_make(struct shoal_sched *s); /* or what waits for seals is due */
 /* The state of the group's machine, encoded, takes the place of what is in `state`. False: no memory, nothing has changed. */

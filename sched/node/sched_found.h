@@ -47,7 +47,7 @@ struct sched_refusal {
 };
 #define SCHED_REFUSALS_MAX 64
 
-/* The word of a member of a group about its replica. */
+/* The answer of a member of a group about its replica. */
 struct sched_replica {
     struct shoal_raft_member member;
     bool answered;

@@ -261,7 +261,7 @@ void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g)
         shoal_raft_set_floor(g->raft, gone->floor);
 }
 
-/* What was added since the last write, as one entry. False: no room for it in this step. */
+/* Writes what was added since the last write, as one entry. False: no room for it in this step. */
 static bool save_piece(struct shoal_sched *s)
 {
     struct shoal_sched_action *action;

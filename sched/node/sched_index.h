@@ -1,4 +1,4 @@
-/* Lists show each job as this module says. */
+/* The rows by which lists show jobs: made here whenever a group, a record or a deletion changes. */
 #ifndef SCHED_INDEX_H
 #define SCHED_INDEX_H
 
@@ -14,7 +14,7 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id);    /* group,
 /* Keep in a group's mark what lists show of it, when it is parked; and tell the lists of a parked one, at start. */
 struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_group *g,
                                   uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_version *version);
-/* Of a record of the archive; empty: it does not decode. */
+/* The row of an archive record; empty: it does not decode. */
 struct shoal_view sched_index_archived(struct shoal_view facts, bool final, uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX],
                                        struct shoal_sched_version *version);
 void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,

@@ -1,4 +1,4 @@
-/* Leads of jobs. */
+/* The controllers (shoal_lead) of the jobs that this node leads. */
 #ifndef SCHED_LEAD_H
 #define SCHED_LEAD_H
 

@@ -63,7 +63,7 @@ uint64_t sched_summaries_expire(struct shoal_sched *s);
 void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *summary,
                         struct shoal_sched_version version, bool news);
 void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool demand_new);
-/* Of what is told of the job now: not below what was told before. */
+/* The version of what is told of the job now: not below what was told before. */
 struct shoal_sched_version sched_summary_version(const struct sched_group *g);
 void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived); /* its tombstone into gossip */
 const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id job);

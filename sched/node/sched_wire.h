@@ -279,7 +279,7 @@ bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writ
 /* `*signed_len`: what the one signature covers; 0: it has seals. */
 SHOAL_MUST_CHECK enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy *copy,
                                                        size_t *signed_len);
-/* What a seal signs: version, configuration and guardians of the copy, the hash of its state, and whether it binds. */
+/* The bytes that a seal signs: version, configuration and guardians of the copy, the hash of its state, and whether it binds. */
 #define MESH_STATEMENT_BYTES_MAX 192
 bool sched_mesh_statement_encode(const struct mesh_copy *copy, struct shoal_hash state, bool binds,
                                  struct shoal_writer *w);

@@ -1,4 +1,4 @@
-/* What the allocation says of one job, as a line for a person. */
+/* The allocation's word on one job, as a line for a person. */
 #include "shoal/allocate.h"
 
 #include "shoal/job_facts.h"
@@ -19,7 +19,7 @@ static const char *kind_text(const struct shoal_allocate_job *job)
 
 #define HOLDERS_MAX 2u /* that are named */
 
-/* Whom a service has nothing to take from: those that keep the slots which it would like to have. */
+/* The jobs that a service has nothing to take from: they keep the slots which it would like to have. */
 static void explain_service(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
                             char *text, size_t cap)
 {
