@@ -400,6 +400,18 @@ static int take_option(struct cli *cli, const char *text, const char *next, bool
     return SHOAL_EXIT_OK;
 }
 
+/* Where a command's first word is to be found. */
+static const char *where_shown(const struct cli_command *command)
+{
+    if (strcmp(command->words, "service deploy") == 0)
+        return "you choose it; `shoal help service deploy` has examples";
+    if (in_group(command->words, "service"))
+        return "`shoal service list` shows them";
+    if (in_group(command->words, "node"))
+        return "`shoal node list` shows them";
+    return "`shoal job list` shows IDs";
+}
+
 static int check_words(const struct cli *cli)
 {
     const char *at = cli->command->args;
@@ -417,8 +429,8 @@ static int check_words(const struct cli *cli)
     if (cli->word_count > max)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s %s",
                         cli->command->words, cli->words[max], cli->command->words, cli->command->args);
-    return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants %s; `shoal job list` shows IDs", cli->command->words,
-                    cli->command->args);
+    return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants %s; %s", cli->command->words, cli->command->args,
+                    where_shown(cli->command));
 }
 
 static int parse(struct cli *cli, int argc, char **argv)
@@ -579,12 +591,19 @@ int cli_run_version(struct cli *cli)
     return SHOAL_EXIT_OK;
 }
 
+/* "help job": all of them. */
+static void print_group(const char *group)
+{
+    for (size_t i = 0; i < cli_command_count; i++)
+        if (in_group(cli_commands[i].words, group))
+            (void)printf("  shoal %-16s %-12s %s\n", cli_commands[i].words, cli_commands[i].args, cli_commands[i].help);
+}
+
 int cli_run_help(struct cli *cli)
 {
     char *words[2];
     const struct cli_command *command;
     int used;
-    bool any = false;
 
     if (cli->word_count == 0) {
         print_overview(stdout);
@@ -597,15 +616,10 @@ int cli_run_help(struct cli *cli)
         print_command(command, stdout);
         return SHOAL_EXIT_OK;
     }
-    for (size_t i = 0; i < cli_command_count; i++) { /* "help job": all of them */
-        size_t len = strlen(cli->words[0]);
-
-        if (strncmp(cli_commands[i].words, cli->words[0], len) == 0 && cli_commands[i].words[len] == ' ') {
-            (void)printf("  shoal %-14s %-12s %s\n", cli_commands[i].words, cli_commands[i].args, cli_commands[i].help);
-            any = true;
-        }
-    }
-    return any ? SHOAL_EXIT_OK : unknown_command((int)cli->word_count, words);
+    if (!is_group(cli->words[0]))
+        return unknown_command((int)cli->word_count, words);
+    print_group(cli->words[0]);
+    return SHOAL_EXIT_OK;
 }
 
 /* Options of every command may stand before its words, too. Moves `*at` past them. */
@@ -665,6 +679,11 @@ static int run_words(struct cli *cli, int argc, char **argv)
     if (code != SHOAL_EXIT_OK)
         return code;
     cli->command = find_command(argc - at, argv + at, &used);
+    if (cli->command == NULL && at + 1 < argc && is_group(argv[at]) &&
+        (strcmp(argv[at + 1], "--help") == 0 || strcmp(argv[at + 1], "-h") == 0)) {
+        print_group(argv[at]);
+        return SHOAL_EXIT_OK;
+    }
     if (cli->command == NULL)
         return unknown_command(argc - at, argv + at);
     cli->argc = argc - at;

@@ -201,8 +201,8 @@ int cli_job_wait(struct cli *cli);
 int cli_service_deploy(struct cli *cli);
 int cli_service_list(struct cli *cli);
 int cli_service_show(struct cli *cli);
-/* Whether the verb's first word names one. */
-bool cli_is_service(struct cli *cli);
+/* OK: the verb's first word names one. `said`: what stands in the way of any request has been told. */
+int cli_find_service(struct cli *cli, bool *said);
 int cli_service_start(struct cli *cli);
 int cli_service_stop(struct cli *cli);
 int cli_service_scale(struct cli *cli);

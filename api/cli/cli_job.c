@@ -444,10 +444,13 @@ int cli_job_ledger(struct cli *cli)
 int cli_why(struct cli *cli)
 {
     char path[512];
+    bool said;
+    int code = cli_find_service(cli, &said);
 
-
-    if (cli_is_service(cli)) /* `why` stands among what is shown of it */
+    if (code == SHOAL_EXIT_OK) /* `why` stands among what is shown of it */
         return cli_service_show(cli);
+    if (said)
+        return code;
     job_path(cli, "/why", path, sizeof(path));
     return cli_show(cli, path, print_with_lists);
 }
@@ -658,7 +661,8 @@ int cli_job_stop(struct cli *cli)
     if (cli->json)
         (void)printf("{\"stopped\":true,\"hasEnded\":%s}\n", ended ? "true" : "false");
     else
-        cli_say(cli, "%s", ended ? "stopped" : "is being stopped; its processes have half a minute to end by themselves");
+        cli_say(cli, "%s",
+                ended ? "stopped" : "is being stopped; its processes have half a minute to end by themselves");
     return SHOAL_EXIT_OK;
 }
 

@@ -109,7 +109,7 @@ static void service_path(const struct cli *cli, char *path, size_t cap)
     (void)snprintf(path, cap, "/v1/services/%s", name);
 }
 
-bool cli_is_service(struct cli *cli)
+int cli_find_service(struct cli *cli, bool *said)
 {
     char path[400];
     struct cli_call call = { .method = "GET", .path = path };
@@ -118,8 +118,9 @@ bool cli_is_service(struct cli *cli)
 
     service_path(cli, path, sizeof(path));
     code = cli_call(cli, &call, &answer, true);
+    *said = answer.status == 0 && (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE);
     cli_answer_free(&answer);
-    return code == SHOAL_EXIT_OK;
+    return code;
 }
 
 int cli_service_show(struct cli *cli)
@@ -298,10 +299,12 @@ int cli_service_deploy(struct cli *cli)
     if (cli_value(cli, "from-job") != NULL)
         return send_job(cli, cli->words[0], cli_value(cli, "from-job"));
     if (cli_value(cli, "weight") != NULL || cli_value(cli, "kernel") != NULL || cli_value(cli, "class") != NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "--weight, --kernel and --class are of --from-job; a package has its model.json");
+        return cli_fail(SHOAL_EXIT_USAGE,
+                        "--weight, --kernel and --class are of --from-job; a package has its model.json");
     if (package == NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "--package says which directory or archive is to be served, or --from-job which "
-                                          "job's model");
+        return cli_fail(SHOAL_EXIT_USAGE,
+                        "--package says which directory or archive is to be served, or --from-job which "
+                        "job's model");
     real = realpath(package, NULL);
     if (real == NULL || stat(real, &facts) != 0) {
         free(real);
