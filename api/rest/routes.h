@@ -75,6 +75,8 @@ void routes_model_respond(struct http_request *request, int status, enum shoal_e
 void routes_model_uid(const struct shoal_service_info *info, char text[40]);
 /* "isd_container", of what backend.service_kernels says; returns how many requests are in kernels. */
 int64_t routes_model_kernels(struct json_writer *w, struct shoal_view json, const char *finished);
+/* What its kernels have answered of late, together. */
+void routes_model_rates(struct shoal_view json, int64_t *milli_requests_per_s, int64_t *bytes_per_s);
 /* All models, by name: `begin`, what `put` says of each with commas between them, `end`. */
 struct routes_models {
     const char *begin, *end;

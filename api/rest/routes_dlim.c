@@ -270,13 +270,47 @@ int64_t routes_model_kernels(struct json_writer *w, struct shoal_view json, cons
     return running;
 }
 
+void routes_model_rates(struct shoal_view json, int64_t *milli_requests_per_s, int64_t *bytes_per_s)
+{
+    struct json_input *input = NULL;
+    struct shoal_msg why;
+    const struct json_value *kernels = NULL;
+    int64_t value;
+
+    *milli_requests_per_s = *bytes_per_s = 0;
+    if (json.len > 0 && json_input_parse_own(json, &input, &why) == SHOAL_OK)
+        kernels = json_input_get(json_input_root(input), "kernels");
+    for (size_t i = 0; kernels != NULL && i < json_input_count(kernels); i++) {
+        if (json_input_int(json_input_at(kernels, i), "milli_requests_per_s", &value)) /* an older host says none */
+            *milli_requests_per_s += value;
+        if (json_input_int(json_input_at(kernels, i), "bytes_per_s", &value))
+            *bytes_per_s += value;
+    }
+    json_input_free(input);
+}
+
+static void put_rates(struct json_writer *w, struct shoal_view json)
+{
+    int64_t milli, bytes;
+    char text[40];
+
+    routes_model_rates(json, &milli, &bytes);
+    (void)snprintf(text, sizeof(text), "%.2f", (double)milli / 1000);
+    json_raw(w, "request_per_sec", shoal_view_text(text));
+    (void)snprintf(text, sizeof(text), "%.1f", (double)bytes);
+    json_raw(w, "data_size_per_sec", shoal_view_text(text));
+}
+
 static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json)
 {
     struct instance *instance = arg;
     struct http_request *request = instance->request;
     struct json_writer *w = &instance->w;
-    int64_t running = routes_model_kernels(w, err == SHOAL_OK ? json : (struct shoal_view){ 0 }, "finished_task");
+    struct shoal_view said = err == SHOAL_OK ? json : (struct shoal_view){ 0 };
+    int64_t running;
 
+    put_rates(w, said);
+    running = routes_model_kernels(w, said, "finished_task");
     json_int(w, "pending_tasks", (int64_t)instance->open > running ? (int64_t)instance->open - running : 0);
     json_end(w);
     json_end(w);
@@ -317,8 +351,6 @@ static void put_service(struct json_writer *w, const struct shoal_service_info *
                    strcmp(gpu, "shared") == 0 ? info->name : "");
     json_text(w, "gpu_packid", text);
     json_uint(w, "client_number", info->open);
-    json_raw(w, "request_per_sec", shoal_view_text("0.0"));
-    json_raw(w, "data_size_per_sec", shoal_view_text("0.0"));
 }
 
 static void show_instance(struct http_request *request, const struct shoal_service_info *info)

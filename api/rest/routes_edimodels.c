@@ -362,12 +362,15 @@ static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *ms
 {
     struct instance *instance = arg;
     struct http_request *request = instance->request;
-    int64_t running;
+    int64_t running, milli, bytes;
 
     if (err != SHOAL_OK) {
         shoal_buf_deinit(&instance->buf);
         http_respond_failure(request, err, msg, 404);
     } else {
+        routes_model_rates(json, &milli, &bytes);
+        json_int(&instance->w, "request_per_sec", (milli + 500) / 1000);
+        json_int(&instance->w, "data_size_per_sec", bytes);
         running = routes_model_kernels(&instance->w, json, "finish_task");
         json_int(&instance->w, "pending_number", instance->open > running ? instance->open - running : 0);
         json_end(&instance->w);
@@ -405,8 +408,6 @@ static void show_instance(struct http_request *request, const struct shoal_servi
     json_object_begin(w, NULL);
     json_text(w, "isd_uid", uid);
     json_uint(w, "client_number", info->open);
-    json_int(w, "request_per_sec", 0);
-    json_int(w, "data_size_per_sec", 0);
     http_request_hold(request);
     backend->service_kernels(backend->ctx, &request->user, request->params[0], on_kernels, instance);
 }

@@ -1,6 +1,7 @@
 /* The kernels of a service, by the word of the hosts that run them: each is asked, and what does not answer is left out.
  *
- *     {"kernels":[{"id","node","state","batch","running","finished","failed","platform","inputs","outputs"}, ...]} */
+ *     {"kernels":[{"id","node","state","batch","running","finished","failed",
+ *                  "milli_requests_per_s","bytes_per_s","platform","inputs","outputs"}, ...]} */
 #include "shoal/json_text.h"
 #include "shoal/mesh.h"
 #include "shoal/pack.h"
@@ -78,13 +79,14 @@ static bool put_kernel(struct agent *agent, const char *id, const struct serve_r
     (void)backend_node_name(agent, agent->identity.node, name, sizeof(name));
     (void)snprintf(text, sizeof(text),
                    "%s{\"id\":\"%s-%u\",\"state\":\"%s\",\"batch\":%u,\"running\":%u,\"finished\":%llu,"
-                   "\"failed\":%llu,\"node\":",
+                   "\"failed\":%llu,\"milli_requests_per_s\":%llu,\"bytes_per_s\":%llu,\"node\":",
                    json->len == 0 ? "" : ",", id, replica->index,
                    !replica->ready         ? "STARTING"
                    : replica->running == 0 ? "IDLE"
                                            : "RUNNING",
                    replica->batch, replica->running, (unsigned long long)replica->finished,
-                   (unsigned long long)replica->failed);
+                   (unsigned long long)replica->failed,
+                   (unsigned long long)replica->milli_requests_per_s, (unsigned long long)replica->bytes_per_s);
     return shoal_buf_append(json, text, strlen(text)) == SHOAL_OK &&
            shoal_json_quote(shoal_view_text(name), json) == SHOAL_OK &&
            shoal_buf_append(json, ",\"platform\":", 12) == SHOAL_OK &&

@@ -115,6 +115,7 @@ struct serve_replica {
     bool ready;
     uint32_t batch, running;
     uint64_t finished, failed; /* requests */
+    uint64_t milli_requests_per_s, bytes_per_s; /* answered of late (serve_rate.h); in and out */
     const char *version, *platform;
     struct shoal_view inputs, outputs; /* MessagePack values; empty: not said */
 };

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "serve_rate.h"
+
 #include "shoal/banned.h"
 
 #define REPLICAS_MAX 64
@@ -60,6 +62,7 @@ struct replica {
     uint32_t running;
     uint32_t batch;
     uint64_t finished, failed;
+    struct serve_rate rate;
     char version[KERNEL_NAME_BYTES], platform[KERNEL_NAME_BYTES];
     struct shoal_buf inputs, outputs;
 };
@@ -494,6 +497,7 @@ static bool on_done(struct serve_host *host, struct replica *replica, const stru
         replica->finished++;
     else
         replica->failed++;
+    serve_rate_add(&replica->rate, uv_hrtime(), request->body.len + m->body.len);
     if (service != NULL && request->state != REQUEST_OVER) /* else its end was counted */
         count_answer(&service->counts, request, m);
     if (service != NULL)
@@ -1020,6 +1024,7 @@ bool serve_host_replica(const struct serve_host *host, size_t place, struct serv
                                            .platform = r->platform,
                                            .inputs = shoal_buf_view(&r->inputs),
                                            .outputs = shoal_buf_view(&r->outputs) };
+        serve_rate_read(&r->rate, uv_hrtime(), &replica->milli_requests_per_s, &replica->bytes_per_s);
         return true;
     }
     return false;

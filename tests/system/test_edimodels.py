@@ -170,6 +170,16 @@ def test_a_trained_model_is_published_edited_asked_and_removed(mesh, job, edi):
     assert {"isd_uid", "client_number", "pending_number", "request_per_sec", "data_size_per_sec", "isd_container"} == set(isd)
     assert {"container_uid", "container_host", "container_status", "total_task", "running_task", "finish_task", "failed_task"} == set(
         isd["isd_container"][0])
+
+    def is_told_how_much_is_asked():  # by any host, of the last ten seconds
+        for host in mesh.hosts * 3:
+            edi.well(host, "POST", "/pets/inference", asking())
+        told = edi.well(gamma, "GET", "/pets/instance")["instance"]["instances"][0]
+        same = alpha.get("/dlim/v1/model/pets/instance")["instances"][0]
+        assert type(told["request_per_sec"]) is int and type(same["request_per_sec"]) is float
+        return min(told["request_per_sec"], told["data_size_per_sec"], same["request_per_sec"], same["data_size_per_sec"] / 100) > 0.5
+
+    mesh.until(is_told_how_much_is_asked, 60, "the rates are told")
     assert edi.well(alpha, "GET", "/pets/streaming") == alpha.url.partition("//")[2]
     assert edi(gamma, "DELETE", "/pets") == (409, "Error 409: The model cannot be removed if it's started.\n")
     edi.remove(beta, "pets")
