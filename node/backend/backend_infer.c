@@ -18,6 +18,7 @@
  * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
 #include "shoal/mesh.h"
+#include "shoal/route.h"
 #include "shoal/sched_look.h"
 #include "shoal/service_doc.h"
 
@@ -54,13 +55,6 @@ void backend_infer_end(struct infer_call *call, enum shoal_err err, const char *
 
 /* ---- choosing ---- */
 
-struct candidate {
-    struct shoal_node_id node;
-    uint64_t cost; /* requests in hand for each that its kernels take */
-    bool pieces;   /* it takes bodies in pieces, and gives answers so */
-    uint32_t limit_s;
-};
-
 static bool was_tried(const struct infer_call *call, struct shoal_node_id node)
 {
     for (unsigned i = 0; i < call->tries; i++)
@@ -79,8 +73,6 @@ static uint64_t sent_to(const struct agent *agent, struct shoal_node_id node)
     return count;
 }
 
-static uint64_t cost_of(uint64_t open, uint32_t room) { return open * 1000 / (room == 0 ? 1 : room); }
-
 static bool reaches(struct agent *agent, struct shoal_node_id node)
 {
     struct shoal_member member;
@@ -90,19 +82,13 @@ static bool reaches(struct agent *agent, struct shoal_node_id node)
            shoal_link_is_up(agent->link, node);
 }
 
-/* Two of all by chance, each pair as likely as another: the n-th takes a place with chance 2 in n. */
-static void offer(struct candidate two[2], unsigned *seen, const struct candidate *one)
+static uint32_t chance(void *arg)
 {
-    uint32_t chance = 0;
+    uint32_t drawn = 0;
 
-    (*seen)++;
-    if (*seen <= 2) {
-        two[*seen - 1] = *one;
-        return;
-    }
-    shoal_random(&chance, sizeof(chance));
-    if (chance % *seen < 2)
-        two[chance % *seen] = *one;
+    (void)arg;
+    shoal_random(&drawn, sizeof(drawn));
+    return drawn;
 }
 
 /* I5. `limit_s` 0: nobody has told. */
@@ -115,42 +101,62 @@ static void limit(struct infer_call *call, uint32_t limit_s)
     call->deadline_ns = call->begun_ns + (ms < SHOAL_INFER_TIMEOUT_MS_MAX ? ms : SHOAL_INFER_TIMEOUT_MS_MAX) * SHOAL_MS;
 }
 
+static void offer_others(struct infer_call *call, struct shoal_route *route)
+{
+    struct agent *agent = call->agent;
+    struct shoal_serving_record serving;
+    struct shoal_record record;
+    uint32_t cursor = 0;
+
+    while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
+        if (record.tombstone || shoal_node_id_equal(record.author, agent->identity.node) ||
+            was_tried(call, record.author) || shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK ||
+            (call->infer.body.len > INFER_WHOLE_BYTES_MAX && !serving.pieces))
+            continue;
+        for (unsigned i = 0; i < serving.count; i++) {
+            const struct shoal_serving *s = &serving.services[i];
+
+            if (s->ready > 0 && shoal_job_id_equal(s->job, call->job))
+                shoal_route_offer(route,
+                                  &(struct shoal_route_host){ .node = record.author,
+                                                              .ready = s->ready,
+                                                              .room = s->room,
+                                                              .open = s->open + sent_to(agent, record.author),
+                                                              .limit_s = s->limit_s,
+                                                              .pieces = serving.pieces,
+                                                              .reached = reaches(agent, record.author) },
+                                  chance, NULL);
+        }
+    }
+}
+
 static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
 {
     struct agent *agent = call->agent;
     struct serve_facts facts[SERVE_FACTS_MAX];
-    struct shoal_serving_record serving;
-    struct shoal_record record;
-    struct candidate two[2];
-    unsigned seen = 0;
-    uint32_t cursor = 0;
+    struct shoal_route route = { 0 };
+    const struct shoal_route_host *best;
     size_t count = serve_host_facts(agent->serve, facts, SERVE_FACTS_MAX);
 
     for (size_t i = 0; i < count; i++)
-        if (facts[i].ready > 0 && shoal_job_id_equal(facts[i].job, call->job) && !was_tried(call, agent->identity.node))
-            offer(two, &seen,
-                  &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room), true, facts[i].limit_s });
-    while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
-        if (record.tombstone || shoal_node_id_equal(record.author, agent->identity.node) ||
-            was_tried(call, record.author) ||
-            shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK ||
-            (call->infer.body.len > INFER_WHOLE_BYTES_MAX && !serving.pieces))
-            continue;
-        for (unsigned i = 0; i < serving.count; i++)
-            if (serving.services[i].ready > 0 && shoal_job_id_equal(serving.services[i].job, call->job) &&
-                reaches(agent, record.author))
-                offer(two, &seen,
-                      &(struct candidate){ record.author,
-                                           cost_of(serving.services[i].open + sent_to(agent, record.author),
-                                                   serving.services[i].room),
-                                           serving.pieces, serving.services[i].limit_s });
-    }
-    if (seen == 0)
+        if (shoal_job_id_equal(facts[i].job, call->job))
+            shoal_route_offer(&route,
+                              &(struct shoal_route_host){ .node = agent->identity.node,
+                                                          .ready = facts[i].ready,
+                                                          .room = facts[i].room,
+                                                          .open = facts[i].open,
+                                                          .limit_s = facts[i].limit_s,
+                                                          .pieces = true,
+                                                          .reached = true,
+                                                          .tried = was_tried(call, agent->identity.node) },
+                              chance, NULL);
+    offer_others(call, &route);
+    best = shoal_route_best(&route);
+    if (best == NULL)
         return false;
-    seen = seen > 1 && two[1].cost < two[0].cost ? 1 : 0;
-    *node = two[seen].node;
-    call->pieces = two[seen].pieces;
-    limit(call, two[seen].limit_s);
+    *node = best->node;
+    call->pieces = best->pieces;
+    limit(call, best->limit_s);
     return true;
 }
 
@@ -227,40 +233,45 @@ static bool out_is_full(const struct agent *agent)
     return count == OUT_MAX;
 }
 
-void backend_infer_next(struct infer_call *call)
+static void send_to(struct infer_call *call, struct shoal_node_id node, uint64_t now)
 {
-    uint64_t now = agent_now_ns();
-    struct shoal_node_id node;
-    uint32_t left_ms;
-    bool found;
+    uint32_t left_ms = (uint32_t)((call->deadline_ns - now - 1) / SHOAL_MS) + 1;
 
-    if (call->gone || (call->infer.gone != NULL && *call->infer.gone)) {
-        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its client has given it up", NULL);
-        return;
-    }
-    found = call->tries < INFER_TRIES_MAX && choose(call, &node);
-    if (now >= call->deadline_ns) {
-        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT, NULL);
-        return;
-    }
-    if (!found) {
-        if (call->full)
-            backend_infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
-        else
-            hold(call);
-        return;
-    }
-    if (!shoal_node_id_equal(node, call->agent->identity.node) && out_is_full(call->agent)) {
-        backend_infer_end(call, SHOAL_ERR_FULL, "this node passes on as many requests as it may; send it again in a second",
-                  NULL);
-        return;
-    }
     call->tried[call->tries++] = node;
-    left_ms = (uint32_t)((call->deadline_ns - now - 1) / SHOAL_MS) + 1;
     if (shoal_node_id_equal(node, call->agent->identity.node))
         run_here(call, left_ms);
     else
         backend_infer_out(call, node, left_ms);
+}
+
+void backend_infer_next(struct infer_call *call)
+{
+    uint64_t now = agent_now_ns();
+    struct shoal_node_id node;
+    struct shoal_route_facts facts = { .gone = call->gone || (call->infer.gone != NULL && *call->infer.gone),
+                                       .was_full = call->full };
+
+    facts.found = !facts.gone && call->tries < INFER_TRIES_MAX && choose(call, &node);
+    facts.late = now >= call->deadline_ns;
+    facts.here = facts.found && shoal_node_id_equal(node, call->agent->identity.node);
+    facts.out_full = facts.found && !facts.here && out_is_full(call->agent);
+    switch (shoal_route_next(&facts)) {
+    case SHOAL_ROUTE_GIVEN_UP:
+        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its client has given it up", NULL);
+        break;
+    case SHOAL_ROUTE_LATE:
+        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT, NULL);
+        break;
+    case SHOAL_ROUTE_FULL:
+        backend_infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
+        break;
+    case SHOAL_ROUTE_HOLD: hold(call); break;
+    case SHOAL_ROUTE_OUT_FULL:
+        backend_infer_end(call, SHOAL_ERR_FULL, "this node passes on as many requests as it may; send it again in a second",
+                          NULL);
+        break;
+    case SHOAL_ROUTE_SEND: send_to(call, node, now); break;
+    }
 }
 
 /* ---- held, until a kernel is ready ---- */

@@ -1,4 +1,6 @@
 /* A request for a model at another host, as the node that was asked sees it. See backend_infer.h. */
+#include "shoal/route.h"
+
 #include "backend_infer.h"
 
 #include "shoal/banned.h"
@@ -123,7 +125,7 @@ static void end_answered(struct infer_call *call, struct shoal_view answer)
 static void on_remote(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct infer_call *call = arg;
-    bool elsewhere = err == SHOAL_ERR_STALE || err == SHOAL_ERR_FULL || (err == SHOAL_ERR_UNREACHABLE && call->waits);
+    bool elsewhere = shoal_route_elsewhere(err, call->waits);
 
     out_remove(call);
     if (call->locked) { /* it was not even sent */
