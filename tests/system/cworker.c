@@ -736,6 +736,8 @@ int main(int argc, char **argv)
     if (shoal_comm_open(&run.comm, SHOAL_ROLE_ENGINE, "c", error) != SHOAL_OK)
         die(&run, error);
     rc = engine(&run);
+    if (run.on_device && shoal_device_free(run.comm, &run.buffer) != SHOAL_OK)
+        die(&run, "device memory");
     shoal_comm_close(run.comm);
     free(run.model.own_weights);
     free(run.model.own_momentum);
