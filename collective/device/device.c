@@ -17,23 +17,22 @@ enum shoal_err device_fail(const struct device *device, const char *call, cuda_r
                       result == CUDA_OUT_OF_MEMORY ? "; use a smaller batch, or a slot with more memory" : "");
 }
 
-#define TRY(device, call, result)                                                                                      \
-    do {                                                                                                               \
-        cuda_result tried = (result);                                                                                  \
-        if (tried != CUDA_OK)                                                                                          \
-            return device_fail(device, call, tried, msg);                                                              \
-    } while (0)
+/* What a call of CUDA's driver has given, as an error of ours. */
+static enum shoal_err outcome(const struct device *device, const char *call, cuda_result result, struct shoal_msg *msg)
+{
+    return result == CUDA_OK ? SHOAL_OK : device_fail(device, call, result, msg);
+}
 
 enum shoal_err device_use(struct device *device, struct shoal_msg *msg)
 {
-    TRY(device, "cuCtxSetCurrent", device->cuda.context_use(device->context));
-    return SHOAL_OK;
+    return outcome(device, "cuCtxSetCurrent", device->cuda.context_use(device->context), msg);
 }
 
 static enum shoal_err find_device(struct device *device, struct shoal_msg *msg)
 {
     int count = 0;
     cuda_result result = device->cuda.init(0);
+    enum shoal_err err;
 
     if (result != CUDA_OK) {
         const char *name = NULL;
@@ -42,14 +41,18 @@ static enum shoal_err find_device(struct device *device, struct shoal_msg *msg)
         return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "cuInit: %s (%d): no GPU can be used here",
                           name == NULL ? "an unknown error" : name, result);
     }
-    TRY(device, "cuDeviceGetCount", device->cuda.device_count(&count));
+    err = outcome(device, "cuDeviceGetCount", device->cuda.device_count(&count), msg);
+    if (err != SHOAL_OK)
+        return err;
     if (device->ordinal < 0 || device->ordinal >= count)
         return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "device %d: this process sees %d (CUDA_VISIBLE_DEVICES=%s)",
                           device->ordinal, count,
                           getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
-    TRY(device, "cuDeviceGet", device->cuda.device_get(&device->handle, device->ordinal));
-    TRY(device, "cuDeviceGetName", device->cuda.device_name(device->name, sizeof(device->name), device->handle));
-    return SHOAL_OK;
+    err = outcome(device, "cuDeviceGet", device->cuda.device_get(&device->handle, device->ordinal), msg);
+    if (err != SHOAL_OK)
+        return err;
+    result = device->cuda.device_name(device->name, sizeof(device->name), device->handle);
+    return outcome(device, "cuDeviceGetName", result, msg);
 }
 
 static enum shoal_err open_device(struct device *device, struct shoal_msg *msg)
@@ -58,13 +61,16 @@ static enum shoal_err open_device(struct device *device, struct shoal_msg *msg)
 
     if (err == SHOAL_OK)
         err = find_device(device, msg);
+    if (err == SHOAL_OK)
+        err = outcome(device, "cuDevicePrimaryCtxRetain", device->cuda.context_retain(&device->context, device->handle),
+                      msg);
+    if (err == SHOAL_OK)
+        err = device_use(device, msg);
+    if (err == SHOAL_OK)
+        err = outcome(device, "cuStreamCreate", device->cuda.stream_create(&device->stream, CUDA_STREAM_NON_BLOCKING),
+                      msg);
     if (err != SHOAL_OK)
         return err;
-    TRY(device, "cuDevicePrimaryCtxRetain", device->cuda.context_retain(&device->context, device->handle));
-    err = device_use(device, msg);
-    if (err != SHOAL_OK)
-        return err;
-    TRY(device, "cuStreamCreate", device->cuda.stream_create(&device->stream, CUDA_STREAM_NON_BLOCKING));
     device->nccl.there = nccl_table_load(&device->nccl.table, &device->no_nccl) == SHOAL_OK;
     return SHOAL_OK;
 }
@@ -106,21 +112,20 @@ enum shoal_err device_wait_for(struct device *device, void *stream, struct shoal
 {
     enum shoal_err err = device_use(device, msg);
 
-    if (err != SHOAL_OK)
-        return err;
-    TRY(device, "cuStreamSynchronize", device->cuda.stream_wait(stream));
-    return SHOAL_OK;
+    return err != SHOAL_OK ? err : outcome(device, "cuStreamSynchronize", device->cuda.stream_wait(stream), msg);
 }
 
-enum shoal_err device_copy_in(struct device *device, uint64_t to, const void *from, uint64_t bytes, struct shoal_msg *msg)
+enum shoal_err device_copy_in(struct device *device, uint64_t to, const void *from, uint64_t bytes,
+                              struct shoal_msg *msg)
 {
     enum shoal_err err = device_use(device, msg);
 
     if (err != SHOAL_OK || bytes == 0)
         return err;
-    TRY(device, "cuMemcpyHtoDAsync", device->cuda.copy_in(to, from, (size_t)bytes, device->stream));
-    TRY(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream));
-    return SHOAL_OK;
+    err = outcome(device, "cuMemcpyHtoDAsync", device->cuda.copy_in(to, from, (size_t)bytes, device->stream), msg);
+    if (err != SHOAL_OK)
+        return err;
+    return outcome(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream), msg);
 }
 
 enum shoal_err device_copy_out(struct device *device, void *to, uint64_t from, uint64_t bytes, struct shoal_msg *msg)
@@ -129,7 +134,8 @@ enum shoal_err device_copy_out(struct device *device, void *to, uint64_t from, u
 
     if (err != SHOAL_OK || bytes == 0)
         return err;
-    TRY(device, "cuMemcpyDtoHAsync", device->cuda.copy_out(to, from, (size_t)bytes, device->stream));
-    TRY(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream));
-    return SHOAL_OK;
+    err = outcome(device, "cuMemcpyDtoHAsync", device->cuda.copy_out(to, from, (size_t)bytes, device->stream), msg);
+    if (err != SHOAL_OK)
+        return err;
+    return outcome(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream), msg);
 }

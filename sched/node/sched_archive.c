@@ -305,7 +305,7 @@ static bool is_newer(const struct archive_record *record, struct shoal_hash hash
 {
     int order = shoal_sched_version_cmp(record->version, than->body->record.version);
 
-    SHOAL_ASSERT(!than->final);        /* A3 */
+    SHOAL_ASSERT(!than->final);       /* A3 */
     SHOAL_ASSERT(than->body != NULL); /* A8: cold ones are final */
     return order > 0 || (order == 0 && memcmp(hash.bytes, than->hash.bytes, sizeof(hash.bytes)) > 0);
 }
@@ -486,7 +486,7 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
         return; /* of one that was dropped since */
     if (!sched_archived_is_stored(a))
         a->since = ++s->archive_version;
-    if (a->state < ARCHIVED_FINAL && a->final_at != 0 && mark.seq >= a->final_at) {
+    if (a->state < ARCHIVED_FINAL && a->final_write != 0 && mark.seq >= a->final_write) {
         sched_archived_move(a, ARCHIVED_FINAL);
         a->since = ++s->archive_version;
         sched_archived_warm_put(s, a);
@@ -509,7 +509,7 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
 {
     bool missing = false;
     bool away = false;
-    uint64_t wait;
+    uint64_t wait_ns;
 
     SHOAL_ASSERT(a->heap_at < s->archive_count);
     SHOAL_ASSERT(a->looks <= LOOKS_MAX);
@@ -546,12 +546,13 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
         a->looks = 0;
     else if (a->looks < LOOKS_MAX)
         a->looks++;
-    wait = a->looks == 0 ? ARCHIVE_LOOK_IDLE_NS + s->archive_count * LOOK_IDLE_RECORD_NS : ARCHIVE_LOOK_NS << a->looks;
-    if (away && wait > LOOK_AWAY_NS)
-        wait = LOOK_AWAY_NS;
-    if (sched_archive_copy_at(a->hosts, a->host_count, s->self) == NULL && wait > LOOK_AWAY_NS)
-        wait = LOOK_AWAY_NS; /* to let go of it */
-    sched_archived_look_at(s, a, s->now + wait - wait / 4 + shoal_rand_below(&s->chance, wait / 4 + 1));
+    wait_ns =
+        a->looks == 0 ? ARCHIVE_LOOK_IDLE_NS + s->archive_count * LOOK_IDLE_RECORD_NS : ARCHIVE_LOOK_NS << a->looks;
+    if (away && wait_ns > LOOK_AWAY_NS)
+        wait_ns = LOOK_AWAY_NS;
+    if (sched_archive_copy_at(a->hosts, a->host_count, s->self) == NULL && wait_ns > LOOK_AWAY_NS)
+        wait_ns = LOOK_AWAY_NS; /* to let go of it */
+    sched_archived_look_at(s, a, s->now + wait_ns - wait_ns / 4 + shoal_rand_below(&s->chance, wait_ns / 4 + 1));
     return true;
 }
 

@@ -49,7 +49,7 @@ struct sched_archived {
     bool final;                /* somebody to whom it is final has said so (A3); durable only from FINAL on */
     uint64_t writes;           /* counts what was given to the store: its index there */
     uint64_t written;          /* mark of the first write of this life; 0: none yet */
-    uint64_t final_at;         /* mark of the write that says final; 0: none yet */
+    uint64_t final_write;      /* mark of the write that says final; 0: none yet */
     uint64_t since;            /* archive_version */
     struct shoal_node_id from; /* offered it: told when it is stored */
     uint64_t look_ns;

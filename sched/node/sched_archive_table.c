@@ -384,14 +384,14 @@ void sched_archived_keep(struct shoal_sched *s, struct sched_archived *a)
     action->u.persist.snapshot.bytes = shoal_writer_view(&w);
     if (a->written == 0)
         a->written = s->lives;
-    if (a->final && a->final_at == 0)
-        a->final_at = s->lives;
+    if (a->final && a->final_write == 0)
+        a->final_write = s->lives;
 }
 
 bool sched_archived_must_write(const struct sched_archived *a)
 {
     SHOAL_ASSERT(a->state < ARCHIVED_STATES);
-    return a->state != ARCHIVED_FETCHING && (a->written == 0 || (a->final && a->final_at == 0));
+    return a->state != ARCHIVED_FETCHING && (a->written == 0 || (a->final && a->final_write == 0));
 }
 
 void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a)
@@ -410,7 +410,7 @@ static void restored(struct shoal_sched *s, struct sched_archived *a, bool final
     SHOAL_ASSERT(a->state == ARCHIVED_NEW && a->written == 0); /* A3: a job has one record here, restored once */
     a->final = final;
     a->written = ++s->lives;
-    a->final_at = final ? a->written : 0;
+    a->final_write = final ? a->written : 0;
     if (a->body == NULL)
         sched_archived_move(a, ARCHIVED_COLD);
     else
