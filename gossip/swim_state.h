@@ -325,6 +325,7 @@ bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions,
 bool swim_hear_news(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_reader *r);
 
 /* swim_create.c */
-void swim_release_retired(struct shoal_swim *swim); /* R7 of records.c: what an action of the last step may have shown */
+void swim_release_retired(
+    struct shoal_swim *swim); /* R7 of records.c: what an action of the last step may have shown */
 
 #endif

@@ -154,7 +154,8 @@ static enum shoal_err clean_path(const struct bundler *b, const char *path, char
     return SHOAL_OK;
 }
 
-static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode, struct bundle_entry **entry)
+static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode,
+                                struct bundle_entry **entry)
 {
     if (b->count == b->limits.entries_max)
         return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG,
@@ -180,7 +181,8 @@ static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len,
 /* ---- contents ---- */
 
 /* One more block of `entry`: B3. */
-static enum shoal_err take_block(struct bundler *b, struct bundle_entry *entry, crypto_generichash_state *hash, size_t len)
+static enum shoal_err take_block(struct bundler *b, struct bundle_entry *entry, crypto_generichash_state *hash,
+                                 size_t len)
 {
     const char *path = entry->path;
 

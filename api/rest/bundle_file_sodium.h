@@ -26,7 +26,8 @@ struct bundle_entry {
 enum shoal_err bundle_disk_error(struct shoal_msg *msg, const char *what);
 /* All of it, or STORAGE; a file that ends before is MALFORMED. */
 SHOAL_MUST_CHECK enum shoal_err bundle_write_all(int fd, const uint8_t *bytes, size_t len, struct shoal_msg *msg);
-SHOAL_MUST_CHECK enum shoal_err bundle_read_all(int fd, uint8_t *bytes, size_t len, uint64_t offset, struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err bundle_read_all(int fd, uint8_t *bytes, size_t len, uint64_t offset,
+                                                struct shoal_msg *msg);
 /* A number of the file, the lowest byte first. */
 uint64_t bundle_get_le(const uint8_t *at, unsigned width);
 /* What names a bundle: the magic, then each entry in the order of paths. */

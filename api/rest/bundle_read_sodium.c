@@ -200,8 +200,8 @@ static int open_parent(int root, char *path, char **base)
     return at;
 }
 
-static enum shoal_err unpack_entry(struct scan *scan, int root, const struct scan_entry *entry, struct bundle_entry *hashed,
-                                   uint8_t *block)
+static enum shoal_err unpack_entry(struct scan *scan, int root, const struct scan_entry *entry,
+                                   struct bundle_entry *hashed, uint8_t *block)
 {
     static const struct timespec times[2] = { { .tv_sec = SHOAL_BUNDLE_MTIME_S }, { .tv_sec = SHOAL_BUNDLE_MTIME_S } };
     char path[BUNDLE_PATH_BYTES_MAX];
@@ -257,8 +257,9 @@ static enum shoal_err walk_bundle(int fd, int root, struct shoal_bundle_info *in
         err = scan_next(&scan, &entry);
         if (err != SHOAL_OK)
             break;
-        hashed =
-            (struct bundle_entry){ .path = entry.path, .path_len = entry.path_len, .mode = entry.mode, .size = entry.size };
+        hashed = (struct bundle_entry){
+            .path = entry.path, .path_len = entry.path_len, .mode = entry.mode, .size = entry.size
+        };
         err = root >= 0 ? unpack_entry(&scan, root, &entry, &hashed, block) : pump(&scan, &entry, -1, &hashed, block);
         bundle_hash_entry(&state, &hashed);
         info->content_bytes += entry.size;

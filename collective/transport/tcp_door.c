@@ -100,7 +100,7 @@ static bool has_open(const struct transport *t, uint32_t rank)
 
 /* The seal of one connection. Both sides know by whom it was opened, to whom and for which epoch. */
 enum shoal_err tcp_make_seal(struct seal **seal, bool opens, uint64_t epoch, uint32_t from, uint32_t to,
-                                const uint8_t *from_token, const uint8_t *to_token)
+                             const uint8_t *from_token, const uint8_t *to_token)
 {
     uint8_t prologue[24];
     struct shoal_writer w = shoal_writer_init(prologue, sizeof(prologue));
@@ -123,7 +123,8 @@ static bool answer_shake(struct transport *t, struct inbound *in)
 
     in->wire = malloc(WIRE_BYTES);
     return in->wire != NULL &&
-           tcp_make_seal(&in->seal, false, in->epoch, in->rank, t->my_rank, t->tokens[in->rank], t->my_token) == SHOAL_OK &&
+           tcp_make_seal(&in->seal, false, in->epoch, in->rank, t->my_rank, t->tokens[in->rank], t->my_token) ==
+               SHOAL_OK &&
            seal_shake_read(in->seal, shoal_view_of(in->hello, sizeof(in->hello)), answer, 0, &len) == SHOAL_OK &&
            seal_shake_write(in->seal, shoal_view_of(NULL, 0), answer, sizeof(answer), &len) == SHOAL_OK &&
            send(in->fd, answer, len, MSG_NOSIGNAL) == (ssize_t)len;

@@ -16,7 +16,7 @@
 
 #define ASIDE_BYTES_MAX (256ull * SHOAL_MIB)
 #define SPARES_MAX 8u /* memory of messages put aside that is kept: fresh pages cost more than the copy */
-#define SPARE_BYTES (512u * SHOAL_KIB) /* the size of each, and the most that it holds */
+#define SPARE_BYTES (512u * SHOAL_KIB)  /* the size of each, and the most that it holds */
 #define READ_BUDGET (1024u * SHOAL_KIB) /* of one connection in one turn */
 #define RANK_UNKNOWN UINT32_MAX
 
@@ -171,8 +171,7 @@ void tcp_flush_out(struct transport *t, uint32_t rank)
     }
 }
 
-struct transport_request *tcp_send(struct transport *t, uint32_t peer, uint64_t tag, const void *bytes,
-                                          size_t len)
+struct transport_request *tcp_send(struct transport *t, uint32_t peer, uint64_t tag, const void *bytes, size_t len)
 {
     struct outbound *out = &t->out[peer];
     struct transport_request *request = out->fd < 0 || t->failed ? NULL : take_request(t);

@@ -156,10 +156,11 @@ enum transport_state tcp_test(struct transport *t, struct transport_request *req
 
 /* tcp_door.c */
 /* The seal of one connection: both sides know by whom it was opened, to whom and for which epoch. */
-SHOAL_MUST_CHECK enum shoal_err tcp_make_seal(struct seal **seal, bool opens, uint64_t epoch, uint32_t from, uint32_t to,
-                                              const uint8_t *from_token, const uint8_t *to_token);
+SHOAL_MUST_CHECK enum shoal_err tcp_make_seal(struct seal **seal, bool opens, uint64_t epoch, uint32_t from,
+                                              uint32_t to, const uint8_t *from_token, const uint8_t *to_token);
 void tcp_read_preamble(struct transport *t, struct inbound *in);
-void tcp_admit(struct transport *t, struct inbound *in); /* its preamble is whole: a member's is taken, an early one waits */
+void tcp_admit(struct transport *t,
+               struct inbound *in); /* its preamble is whole: a member's is taken, an early one waits */
 void tcp_prove(struct transport *t, struct inbound *in); /* I6: its first record makes it its rank's connection */
 void tcp_on_timer(struct transport *t);
 void tcp_accept_in(struct transport *t, uint32_t listener);

@@ -43,9 +43,9 @@
 #define SEND_BUFFER (1024 * 1024) /* more than an in-house network has under way, less than a core's share of cache */
 #define EVENTS_MAX 64
 #define ADDRESS_BYTES 6u
-#define ADDRESS_SEALED 1u /* a byte before the addresses: I hear sealed connections only */
+#define ADDRESS_SEALED 1u     /* a byte before the addresses: I hear sealed connections only */
 #define STALLED_RETRANSMITS 3 /* in a row, 1.4 s after the first sending: single losses are repaired before */
-#define NARROW_SEGMENT 1024 /* what Linux itself probes such a path with */
+#define NARROW_SEGMENT 1024   /* what Linux itself probes such a path with */
 #define NARROW_SEGMENT_MIN 512
 
 /* ---- set up ---- */
@@ -302,9 +302,9 @@ static enum shoal_err make_preamble(struct outbound *out, const struct transport
     shoal_put_u32(&w, peer->my_rank);
     if (sealed) {
         out->record = malloc(SEAL_RECORD_MAX);
-        err = out->record == NULL
-                  ? SHOAL_ERR_FULL
-                  : tcp_make_seal(&out->seal, true, peer->epoch, peer->my_rank, peer->rank, peer->my_token, peer->token);
+        err = out->record == NULL ? SHOAL_ERR_FULL
+                                  : tcp_make_seal(&out->seal, true, peer->epoch, peer->my_rank, peer->rank,
+                                                  peer->my_token, peer->token);
         if (err == SHOAL_OK)
             err = seal_shake_write(out->seal, shoal_view_of(NULL, 0), hello, sizeof(hello), &len);
         shoal_put_raw(&w, hello, sizeof(hello));

@@ -89,8 +89,9 @@ struct workers {
 };
 
 /* workers_uv.c */
-struct runner_link *workers_runner_find(const struct workers *workers, struct shoal_job_id job); /* NULL: none runs here */
-struct worker_link *workers_link_of(struct workers *workers, uint64_t worker_id);         /* NULL: it is not connected */
+struct runner_link *workers_runner_find(const struct workers *workers,
+                                        struct shoal_job_id job);                 /* NULL: none runs here */
+struct worker_link *workers_link_of(struct workers *workers, uint64_t worker_id); /* NULL: it is not connected */
 void workers_alive_remove(struct workers *workers, struct runner_link *runner, uint64_t worker_id);
 /* The runner is gone: its lock is free, or it says nothing any more. */
 void workers_runner_lost(struct runner_link *runner);

@@ -5,8 +5,8 @@
 #include "slots_state.h"
 #include "shoal/banned.h"
 
-#define EMPTY_NS (10 * SHOAL_S)   /* a job without workers here is forgotten */
-#define REMIND_NS (2 * SHOAL_S)   /* S12 */
+#define EMPTY_NS (10 * SHOAL_S) /* a job without workers here is forgotten */
+#define REMIND_NS (2 * SHOAL_S) /* S12 */
 #define PROGRESS_NS (500 * SHOAL_MS)
 
 /* ---- Time and wants ---------------------------------------------------------------------------------------------- */
@@ -162,8 +162,7 @@ static void report_worker(struct slots_step *s, struct hjob *job, struct worker 
         wake(s->slots, worker->quiet_ns);
         return;
     }
-    if (slots_shrink_withholds(s->slots, job, worker) ||
-        (!item_due(s, job, &worker->item) && !reminder_due(s, worker)))
+    if (slots_shrink_withholds(s->slots, job, worker) || (!item_due(s, job, &worker->item) && !reminder_due(s, worker)))
         return;
     if (worker->report.closed && worker->broken != 0) { /* a leader that does not know it refuses this message alone */
         s->slots->out.kind = SHOAL_HOST_BROKEN;

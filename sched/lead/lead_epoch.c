@@ -425,7 +425,8 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
     }
 }
 
-bool lead_carries_state(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
+bool lead_carries_state(const struct lworker *w, const struct shoal_rank_member *m,
+                        const struct shoal_worker_epoch *last)
 {
     SHOAL_ASSERT(m->worker_id == w->place.worker_id);
     return lead_epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step },

@@ -212,7 +212,8 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
     node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
     if (sched_is_self(s, info->id) && old.draining != info->draining)
-        shoal_ignore(sched_slots_step(s, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_DRAIN, .u.drain = info->draining }));
+        shoal_ignore(
+            sched_slots_step(s, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_DRAIN, .u.drain = info->draining }));
     if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT ||
         info->state == SHOAL_SCHED_NODE_FORGOTTEN)
         sched_nodes_changed(s);

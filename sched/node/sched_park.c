@@ -33,8 +33,8 @@
 #include "shoal/banned.h"
 
 #define ROWS_MIN 64u
-#define ASK_NS (300 * SHOAL_MS)       /* an ask that is not answered is repeated */
-#define CAMPAIGN_NS (5 * SHOAL_MS)    /* who wants it campaigns when the others have it too */
+#define ASK_NS (300 * SHOAL_MS)    /* an ask that is not answered is repeated */
+#define CAMPAIGN_NS (5 * SHOAL_MS) /* who wants it campaigns when the others have it too */
 #define CAMPAIGN_OTHERS_NS (400 * SHOAL_MS)
 #define STAY_NS (2 * SHOAL_S)         /* so long one that came back stays: who asked for it may ask again */
 #define PARK_MARK ((uint64_t)1 << 30) /* in a mark's low half; an own snapshot has the bit above it */

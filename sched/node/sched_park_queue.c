@@ -6,13 +6,13 @@
 
 #include "shoal/banned.h"
 
-#define LOOK_NS (20 * SHOAL_MS)       /* between two looks at the queue, while there is something to do */
-#define CALL_NS (3 * SHOAL_S)         /* so long a call counts as under way */
-#define STUCK_NS SHOAL_S              /* slots are free, and nobody shown takes them: show more */
-#define CALLS_MAX 64u                 /* by one look */
-#define ASKS_MAX 256u                 /* by one look */
-#define CARE_ROWS 4096u               /* looked at by one look */
-#define CARE_MAX 16u                  /* loaded by it */
+#define LOOK_NS (20 * SHOAL_MS) /* between two looks at the queue, while there is something to do */
+#define CALL_NS (3 * SHOAL_S)   /* so long a call counts as under way */
+#define STUCK_NS SHOAL_S        /* slots are free, and nobody shown takes them: show more */
+#define CALLS_MAX 64u           /* by one look */
+#define ASKS_MAX 256u           /* by one look */
+#define CARE_ROWS 4096u         /* looked at by one look */
+#define CARE_MAX 16u            /* loaded by it */
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,8 @@
 #include "sched_park.h"
 
 #define HEAP_NONE UINT32_MAX
-#define LOOK_IDLE_NS (500 * SHOAL_MS) /* between two looks while there is nothing to do: hosts die, heads of the queue stay stuck */
+#define LOOK_IDLE_NS                                                                                                   \
+    (500 * SHOAL_MS) /* between two looks while there is nothing to do: hosts die, heads of the queue stay stuck */
 
 /* A node that is named in rows. */
 struct park_host {
@@ -40,12 +41,12 @@ struct sched_park {
 bool sched_park_is_alive(const struct shoal_sched *s, struct shoal_node_id id);
 bool sched_park_is_mine(const struct shoal_sched *s, const struct sched_parked *row); /* this node brings it back: Q4 */
 bool sched_park_needs_care(const struct shoal_sched *s, const struct sched_parked *row); /* Q7 */
-bool sched_park_ask_or_park(struct shoal_sched *s, struct sched_group *g); /* true: it is parked */
+bool sched_park_ask_or_park(struct shoal_sched *s, struct sched_group *g);               /* true: it is parked */
 
 /* sched_park_queue.c */
 void sched_park_queue_put(struct shoal_sched *s, struct sched_parked *row); /* if its turn is decided here */
 void sched_park_queue_take(struct sched_park *p, struct sched_parked *row);
-bool sched_park_only_waits(const struct sched_group *g); /* it has nothing to do but to wait */
+bool sched_park_only_waits(const struct sched_group *g);        /* it has nothing to do but to wait */
 void sched_park_look_at(struct shoal_sched *s, uint64_t at_ns); /* the queue, then or soon after */
 
 #endif

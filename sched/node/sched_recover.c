@@ -288,7 +288,8 @@ static bool found_generation(struct shoal_sched *s, struct sched_group *g)
     uint8_t entry[128];
     size_t len = shoal_job_entry_recover(entry, sizeof(entry), generation, s->wall_ms);
 
-    SHOAL_ASSERT(sched_lineage(term) > sched_group_lineage(g)); /* C1: terms of the old lineage end below the new one's */
+    SHOAL_ASSERT(sched_lineage(term) >
+                 sched_group_lineage(g)); /* C1: terms of the old lineage end below the new one's */
     if (new_raft(s, index, term, &raft) != SHOAL_OK)
         return false;
     if (!g->mesh_is)

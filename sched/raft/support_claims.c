@@ -20,10 +20,13 @@ uint64_t support_claim_hash(struct shoal_job_id group, uint64_t term)
     return state;
 }
 
-uint32_t support_claim_bucket(struct shoal_job_id group) { return (uint32_t)(support_claim_hash(group, 0) % SUPPORT_BUCKETS); }
+uint32_t support_claim_bucket(struct shoal_job_id group)
+{
+    return (uint32_t)(support_claim_hash(group, 0) % SUPPORT_BUCKETS);
+}
 
 struct their_claim *support_claim_find(const struct shoal_support *support, const struct peer *peer,
-                                      struct shoal_job_id group)
+                                       struct shoal_job_id group)
 {
     for (uint32_t at = support->buckets[support_claim_bucket(group)]; at != SUPPORT_NONE;
          at = support->claims[at].next_in_bucket) {

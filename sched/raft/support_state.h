@@ -85,7 +85,8 @@ struct shoal_support {
 /* support_claims.c */
 uint64_t support_claim_hash(struct shoal_job_id group, uint64_t term);
 uint32_t support_claim_bucket(struct shoal_job_id group);
-struct their_claim *support_claim_find(const struct shoal_support *support, const struct peer *peer, struct shoal_job_id group);
+struct their_claim *support_claim_find(const struct shoal_support *support, const struct peer *peer,
+                                       struct shoal_job_id group);
 struct their_claim *support_claim_make(struct shoal_support *support, struct peer *peer, struct shoal_job_id group);
 void support_claim_free(struct shoal_support *support, uint32_t at);
 void support_claim_set(struct peer *peer, struct their_claim *claim, uint64_t term);
