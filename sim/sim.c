@@ -4,6 +4,7 @@
  * the mesh must converge (sim_check.c) within SIM_SETTLE_NS. */
 #include "shoal/sched_look.h"
 #include "sim.h"
+#include "sim_service.h"
 
 #include <stdarg.h>
 
@@ -453,6 +454,7 @@ struct sim *sim_create(const struct sim_script *script, bool trace)
     SHOAL_ASSERT(sim->pool != NULL);
     sim_stream(sim, &sim->command_chance, "commands", 0, 0);
     sim_stream(sim, &sim->reader_chance, "readers", 0, 0);
+    sim_stream(sim, &sim->service_chance, "services", 0, 0);
     for (uint32_t i = 0; i < sim->host_count; i++)
         sim_host_init(sim, i);
     return sim;
@@ -475,6 +477,7 @@ void sim_destroy(struct sim *sim)
         shoal_sched_destroy(host->sched);
         shoal_swim_destroy(host->swim);
         sim_disk_deinit(host);
+        sim_service_deinit(host);
         for (size_t r = 0; r < host->replica_count; r++)
             free(host->replicas[r].log);
         free(host->replicas);
@@ -493,6 +496,7 @@ void sim_destroy(struct sim *sim)
     free(sim->hosts);
     free(sim->jobs);
     free(sim->requests);
+    free(sim->infers);
     free(sim->queue);
     free(sim->sched_actions);
     free(sim->swim_actions);

@@ -22,6 +22,7 @@
 
 #include <stdio.h>
 
+#include "shoal/autoscale.h"
 #include "shoal/gossip.h"
 #include "shoal/job.h"
 #include "shoal/mesh.h"
@@ -79,8 +80,13 @@ enum sim_kind {
     SIM_WORK,  /* a worker does what it is about to */
     SIM_TRAIN, /* engines of a job go on */
     SIM_COMMAND,
-    SIM_RETRY,  /* a client asks again */
-    SIM_CLIENT, /* a reader asks */
+    SIM_RETRY,        /* a client asks again */
+    SIM_CLIENT,       /* a reader asks */
+    SIM_SERVE_LOOK,   /* an agent looks after services, and requests for them */
+    SIM_INFER_ASK,    /* a request comes to the host of a kernel */
+    SIM_INFER_WORD,   /* it waits there (1), or is in a kernel (0) */
+    SIM_INFER_ANSWER, /* what came of it: enum shoal_err */
+    SIM_KERNEL,       /* a kernel has computed it */
     SIM_KINDS,
 };
 
@@ -93,6 +99,7 @@ struct sim_event {
     uint32_t from; /* host, or what the kind says */
     uint32_t life; /* of the agent at `to`; 0: for the host, whoever runs there */
     uint64_t word;
+    uint64_t link;           /* number of the link that it goes over */
     struct shoal_view bytes; /* owned */
     struct sim_write *write;
     struct shoal_sched_event *answer;
@@ -251,8 +258,11 @@ struct sim_worker {
     bool train_done;            /* driver */
     uint64_t silent, silent_ns; /* members that it cannot hear, since when */
     uint64_t entered_ns;
-    uint64_t broken;                       /* links that broke, as said with CLOSED */
-    uint64_t unheard;                      /* as said */
+    uint64_t broken;  /* links that broke, as said with CLOSED */
+    uint64_t unheard; /* as said */
+    uint32_t in_hand; /* of a kernel: requests */
+    bool draining;    /* it gets no more, and ends at `drain_ns` at the latest */
+    uint64_t drain_ns;
     struct shoal_worker_epoch *last_epoch; /* the one entered last, as its agent sent it */
     struct sim_message *inbox, *inbox_last;
     struct sim_worker *next;
@@ -271,6 +281,41 @@ struct sim_runner {
 struct sim_log_mark {
     uint64_t term;
     uint64_t hash;
+};
+
+/* ---- services: sim_service.c ---- */
+
+#define SIM_TRIES_MAX 8u
+
+/* A request, as the node that was asked holds it. */
+struct sim_infer {
+    uint32_t number, job;
+    uint32_t from, life; /* whom its client asked */
+    uint64_t deadline_ns, asked_ns;
+    enum { SIM_INFER_HELD, SIM_INFER_ASKING, SIM_INFER_OUT, SIM_INFER_OVER } state;
+    uint32_t at;   /* OUT: the host */
+    uint64_t link; /* ... and the link to it */
+    bool waits;    /* there, by its last word */
+    bool full, probe;
+    bool may_refuse;
+    uint32_t tried[SIM_TRIES_MAX], tries;
+    uint32_t runs, lost_waiting; /* kernels that got it; hosts that were lost while it waited there */
+    enum shoal_err err;
+};
+
+/* The same, where it is computed. */
+struct sim_served {
+    struct sim_served *next;
+    uint32_t infer;
+    uint64_t worker; /* 0: it waits */
+};
+
+/* What an agent remembers of a service that it leads. */
+struct sim_scale {
+    struct shoal_autoscale autoscale;
+    uint64_t request; /* the SCALE asked last */
+    uint64_t floor_ns, burst_ns;
+    uint32_t burst_have;
 };
 
 /* The last state of a replica that the checks saw. */
@@ -317,6 +362,12 @@ struct sim_host {
     size_t runner_count, runner_cap;
     uint64_t idle_ns[SHOAL_SLOTS_MAX]; /* since when the slot is free, true time; 0: it is not */
     bool runners_found;                /* by this life of the agent: it closes the connections of workers before */
+    struct sim_served *served;         /* requests for services, in the order of their coming */
+    struct sim_scale *scales;          /* by job */
+    size_t scale_cap;
+    bool serving_changed;
+    uint32_t serve_looks;
+    uint64_t look_ns;
     struct sim_replica *replicas;
     size_t replica_count;
     struct shoal_rand chance;
@@ -332,6 +383,9 @@ struct sim_host {
 struct sim_job {
     bool script;
     uint32_t tasks; /* 0: no array */
+    bool service;   /* its tasks are replicas */
+    uint32_t kernels_min, kernels_max, batch;
+    uint64_t stop_request;
     uint32_t from, workers_min, workers_max;
     uint64_t steps;
     bool asked, acknowledged, refused, stop_asked, delete_asked;
@@ -389,6 +443,7 @@ struct sim_request {
     bool probe;               /* ... and after all faults: it must be an answer */
     enum shoal_err err, want; /* `want`: of a recovery */
     uint64_t asked_ns;
+    uint32_t infer; /* of this request, and 1; 0: of none */
 };
 
 /* ---- scripts ---- */
@@ -422,6 +477,8 @@ enum sim_verb {
     SIM_DRAIN,
     SIM_UNDRAIN,
     SIM_RECOVER_MESH,
+    SIM_BURST,
+    SIM_EXPECT_ANSWERED,
     SIM_EXPECT_FINISHED,
     SIM_EXPECT_ENGINES,
     SIM_EXPECT_SHRINKS,
@@ -445,6 +502,7 @@ struct sim_command {
     uint32_t a, b; /* hosts from 0, or as above */
     bool one_way;
     bool script;
+    bool service; /* SUBMIT: of workers_min to workers_max kernels, each for `number` requests */
     uint32_t workers_min, workers_max;
     uint32_t tasks;
     uint64_t number; /* steps, per mille, nanoseconds, engines */
@@ -507,6 +565,7 @@ enum sim_swarm_kind {
     SIM_SWARM_WALL,
     SIM_SWARM_TORN, /* from here on each kind is drawn by itself, so that older seeds stay what they were */
     SIM_SWARM_REORDER_DISK,
+    SIM_SWARM_SERVICE,
     SIM_SWARM_KINDS,
 };
 
@@ -562,6 +621,16 @@ struct sim {
     uint64_t probe_ns;
     struct shoal_rand reader_chance;
     uint64_t reads, reads_refused; /* by readers; answered with "cannot tell now" */
+    uint32_t services;
+    struct sim_infer *infers;
+    size_t infer_cap;
+    uint32_t infer_count, infer_first; /* all before `infer_first` are over */
+    uint32_t infers_open, infers_answered;
+    uint32_t next_infer;       /* of the request that is being made */
+    uint64_t look_late_ns;     /* how late a look may be that is under way */
+    uint64_t services_calm_ns; /* since when no request is open, all faults healed */
+    bool services_probed;
+    struct shoal_rand service_chance;
     struct shoal_gossip_pool *pool;
     struct shoal_sched_actions *sched_actions;
     struct shoal_swim_actions *swim_actions;
@@ -613,6 +682,7 @@ void sim_host_step(struct sim_host *host, const struct shoal_host_event *event);
 bool sim_blobs_are_here(const struct sim_host *host, uint32_t job);     /* of its archive */
 uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id); /* UINT32_MAX: none */
 uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request, uint32_t job);
+void sim_host_publish(struct sim_host *host, const struct shoal_record *record);
 void sim_drain(struct sim_host *host, bool on);
 void sim_remove(struct sim *sim, uint32_t at); /* the host, from the mesh; asked of the first other one */
 void sim_recover_mesh(struct sim *sim, uint32_t at);
@@ -669,6 +739,7 @@ void sim_job_open(struct sim_host *host, struct shoal_job_id job, uint32_t gener
 void sim_job_closed(struct sim_host *host, struct shoal_job_id job);
 void sim_runners_found(struct sim_host *host);
 void sim_workers_crash(struct sim_host *host);
+void sim_worker_kill(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns);
 void sim_worker_strike(struct sim_host *host, bool stop); /* one of its engines, by chance */
 static inline bool sim_worker_stands(const struct sim_worker *worker)
 {
@@ -744,6 +815,7 @@ void sim_probe_begin(struct sim *sim);
 bool sim_probe_done(struct sim *sim, char *why, size_t cap);
 void sim_command(struct sim *sim, const struct sim_command *command);
 void sim_submit(struct sim *sim, uint32_t job);
+void sim_ask_about(struct sim *sim, uint32_t job, enum shoal_sched_request_kind kind);
 void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action);
 void sim_heal(struct sim *sim);
 

@@ -18,6 +18,7 @@
 #include "shoal/sched_ticket.h"
 #include "shoal/job_facts.h"
 #include "sim.h"
+#include "sim_service.h"
 
 #include "shoal/banned.h"
 
@@ -244,6 +245,10 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
     if (replicated->generation < job->generation)
         return;
     check_tasks(host, job, replicated);
+    if (job->service && replicated->tasks != NULL &&
+        (replicated->tasks->replicas < job->kernels_min || replicated->tasks->replicas > job->kernels_max))
+        sim_fail(sim, "service %u has %u replicas on %s, and %u to %u are allowed", index + 1,
+                 replicated->tasks->replicas, host->name, job->kernels_min, job->kernels_max); /* V1 */
     if (shoal_job_state_ended((enum shoal_job_state)replicated->state)) {
         if (!job->ended) {
             sim_trace(sim, "job %u has ended: %s %s", index + 1, state, replicated->reason);
@@ -623,6 +628,8 @@ bool sim_converged(struct sim *sim, char *why, size_t cap)
     for (uint32_t i = 0; i < sim->host_count; i++)
         if (sim->hosts[i].agent && !knows_users(sim, i, why, cap))
             return false;
+    if (!sim_services_done(sim, why, cap))
+        return false;
     for (uint32_t i = 0; i < sim->job_count; i++)
         if (!job_is_done(sim, i, why, cap))
             return false;

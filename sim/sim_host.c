@@ -1,6 +1,7 @@
 /* A host: the shells of node/agent/agent_control.c and node/agent/membership_uv.c again, on virtual time. It translates
  * and decides nothing. Steps do not nest: what an action brings about comes as a later event. */
 #include "sim.h"
+#include "sim_service.h"
 
 #include "shoal/control_record.h"
 #include "shoal/sched_look.h"
@@ -153,7 +154,7 @@ uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id)
 
 /* ---- records ---- */
 
-static void publish(struct sim_host *host, const struct shoal_record *record)
+void sim_host_publish(struct sim_host *host, const struct shoal_record *record)
 {
     struct sim_event *event = sim_push(host->sim, SIM_PUBLISH, host->index, 10000);
 
@@ -177,7 +178,8 @@ static void publish_facts(struct sim_host *host)
     size_t len;
 
     if (shoal_facts_record_encode(&facts, bytes, sizeof(bytes), &len) == SHOAL_OK)
-        publish(host, &(struct shoal_record){ .kind = SHOAL_RECORD_NODE_FACTS, .payload = shoal_view_of(bytes, len) });
+        sim_host_publish(
+            host, &(struct shoal_record){ .kind = SHOAL_RECORD_NODE_FACTS, .payload = shoal_view_of(bytes, len) });
 }
 
 static const struct shoal_record *find_own(const struct sim_host *host, enum shoal_record_kind kind,
@@ -231,7 +233,7 @@ static void publish_action(struct sim_host *host, const struct shoal_sched_actio
     struct shoal_record record;
 
     shoal_control_publish(action, &record);
-    publish(host, &record);
+    sim_host_publish(host, &record);
 }
 
 /* ---- actions ---- */
@@ -646,6 +648,11 @@ void sim_host_event(struct sim_host *host, struct sim_event *event)
     case SIM_RUNNERS: sim_runners_found(host); break;
     case SIM_TO_AGENT:
     case SIM_SLOT_IDLE: sim_worker_event(host, event); break;
+    case SIM_SERVE_LOOK:
+    case SIM_INFER_ASK:
+    case SIM_INFER_WORD:
+    case SIM_INFER_ANSWER:
+    case SIM_KERNEL: sim_service_event(host, event); break;
     default: SHOAL_ASSERT(false);
     }
 }
@@ -665,6 +672,7 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
                                                        .kind = request->kind,
                                                        .asked_ns = sim->now_ns,
                                                        .linearizable = request->linearizable,
+                                                       .infer = sim->next_infer,
                                                        .read = sim->next_read,
                                                        .probe = sim->next_probe,
                                                        .want = sim->requests[request->id].want };
@@ -851,6 +859,7 @@ void sim_agent_start(struct sim_host *host)
     shoal_swim_self(host->swim, &self);
     node_event(host, &self);
     (void)sim_push(sim, SIM_HEALTH, host->index, HEALTH_NS);
+    sim_service_start(host);
     timer_arm(host, SIM_SWIM_TIMER, shoal_swim_deadline_ns(host->swim), &host->swim_timer_ns);
 }
 
@@ -875,6 +884,7 @@ static void agent_end(struct sim_host *host, bool powered)
     host->life++; /* nothing of this life arrives in the next */
     sim_disk_crash(host);
     sim_files_end(host, powered);
+    sim_service_end(host);
     shoal_sched_destroy(host->sched);
     shoal_swim_destroy(host->swim);
     host->sched = NULL;

@@ -6,6 +6,8 @@
  *   between); probe (at the end every host must answer and every slot must be given); version 1 (of these words)
  * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each) [times 20]; at 6s stop 1;
  *   at 6s delete 1; at 9s recover 1 [refused] (asked of the first host)
+ * - services: service from 1 kernels 0..4 batch 2 (as many replicas, each for 2 requests at one time); at 5s burst 3 1 40
+ *   (40 requests at host 3 for the first service); at 9s expect answered (all requests so far)
  * - arrays: array from 1 tasks 40 steps 20 (10 ms each; one job, whose tasks take what slots there are)
  * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the disk too,
  *   for good); at 5s lose 4 (the same, where each group keeps a majority); at 8s start 6; at 8s start all; at 5s pause 2
@@ -26,6 +28,7 @@
  * healed, every host that was started runs, and the mesh must converge. */
 #include "shoal/sched_look.h"
 #include "sim.h"
+#include "sim_service.h"
 
 #include <ctype.h>
 
@@ -186,6 +189,36 @@ static void read_array(struct reader *r, size_t at)
         wrong(r, "an array has at least 1 task");
 }
 
+/* service from H kernels N..M batch B */
+static void read_service(struct reader *r, size_t at)
+{
+    size_t i = at + 1;
+    struct sim_command *c = command(r, SIM_SUBMIT);
+
+    if (strcmp(word(r, i), "from") != 0 || strcmp(word(r, i + 2), "kernels") != 0 ||
+        strcmp(word(r, i + 4), "batch") != 0 ||
+        sscanf(word(r, i + 3), "%u..%u", &c->workers_min, &c->workers_max) != 2) {
+        wrong(r, "the form is: service from HOST kernels N..M batch B");
+        return;
+    }
+    c->a = host_word(r, i + 1);
+    c->script = c->service = true;
+    c->tasks = SHOAL_SERVICE_REPLICAS_MAX;
+    c->number = number(r, i + 5, 1000);
+    if (c->number == 0 || c->workers_min > c->workers_max || c->workers_max > SHOAL_SERVICE_REPLICAS_MAX)
+        wrong(r, "kernels: 0 to %u, and each takes at least 1 request", SHOAL_SERVICE_REPLICAS_MAX);
+}
+
+/* burst H S N: at host H, N requests for the S-th service */
+static void read_burst(struct reader *r, size_t i)
+{
+    struct sim_command *c = command(r, SIM_BURST);
+
+    c->a = host_word(r, i + 1);
+    c->job = (uint32_t)number(r, i + 2, SIM_JOBS_MAX) - 1;
+    c->number = number(r, i + 3, 10000);
+}
+
 static uint16_t *part_grow(uint16_t *part, size_t *count, size_t need)
 {
     size_t cap = *count;
@@ -229,6 +262,10 @@ static void read_expect(struct reader *r, size_t at)
     size_t i = at + 1;
     struct sim_command *c;
 
+    if (strcmp(word(r, i), "answered") == 0) {
+        (void)command(r, SIM_EXPECT_ANSWERED);
+        return;
+    }
     if (strcmp(word(r, i), "finished") == 0) {
         c = command(r, SIM_EXPECT_FINISHED);
         if (i + 2 < r->count && strcmp(r->words[i + 1], "by") == 0)
@@ -419,6 +456,8 @@ static void read_words(struct reader *r)
     } verbs[] = { { "submit", read_submit },
                   { "script", read_submit },
                   { "array", read_array },
+                  { "service", read_service },
+                  { "burst", read_burst },
                   { "slow", read_slow },
                   { "partition", read_partition },
                   { "expect", read_expect },
@@ -727,7 +766,7 @@ static uint32_t driver_host(struct sim *sim)
     return UINT32_MAX;
 }
 
-/* The host of an engine by chance: hosts with more engines are likelier. */
+/* The host of an engine or a replica by chance: hosts with more of them are likelier. */
 static uint32_t any_host(struct sim *sim)
 {
     uint32_t host = UINT32_MAX;
@@ -735,7 +774,7 @@ static uint32_t any_host(struct sim *sim)
 
     for (uint32_t h = 0; h < sim->host_count; h++)
         for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
-            if (worker->role == SHOAL_JOB_ENGINE && shoal_rand_below(&sim->command_chance, ++seen) == 0)
+            if ((worker->role == SHOAL_JOB_ENGINE || sim->jobs[worker->job].service) && shoal_rand_below(&sim->command_chance, ++seen) == 0)
                 host = h;
     return host;
 }
@@ -781,6 +820,7 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint64_t wall_
                                    .workers_max = job->workers_max,
                                    .devices_per_worker = 1,
                                    .submit_ms = wall_ms };
+    char document[200];
     size_t len;
     enum shoal_err err;
 
@@ -788,6 +828,11 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint64_t wall_
         spec.argv = (struct shoal_job_texts){ 1, { (const uint8_t *)"true", 5 } };
     if (job->tasks > 0)
         (void)snprintf(spec.array, sizeof(spec.array), "0-%u", job->tasks - 1);
+    if (job->service) {
+        (void)snprintf(spec.service, sizeof(spec.service), "service-%u", index);
+        spec.replicas = job->kernels_min;
+        spec.profile = shoal_view_of((const uint8_t *)document, sim_document(job, true, 0, document, sizeof(document)));
+    }
     (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
     (void)snprintf(spec.creator, sizeof(spec.creator), "ann");
     (void)snprintf(spec.submit_user, sizeof(spec.submit_user), "ann");
@@ -871,6 +916,14 @@ static void new_job(struct sim *sim, const struct sim_command *c)
     job->workers_min = c->workers_min;
     job->workers_max = c->workers_max;
     job->steps = c->number;
+    if (c->service) {
+        job->service = true;
+        job->workers_min = job->workers_max = 1;
+        job->kernels_min = c->workers_min;
+        job->kernels_max = c->workers_max;
+        job->batch = (uint32_t)c->number;
+        sim_service_made(sim);
+    }
     sim_submit(sim, index);
 }
 
@@ -904,7 +957,9 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     if (request->kind == SHOAL_SCHED_RECOVER && request->err != request->want)
         sim_fail(sim, "the recovery of job %u: %s: %s", request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
-    if (request->read)
+    if (request->infer != 0)
+        sim_infer_facts(sim, request, action);
+    else if (request->read)
         sim_client_told(sim, request, action);
     else if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
         sim_fail(sim, "h%u shows job %u: %s: %s", request->host + 1, request->job + 1, shoal_err_name(request->err),
@@ -937,10 +992,11 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     }
 }
 
-static void ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_kind kind)
+void sim_ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_kind kind)
 {
     struct shoal_sched_request request = { .kind = kind };
     struct sim_job *job = &sim->jobs[index];
+    uint32_t at = index < sim->job_count ? job->from : 0;
 
     if (index >= sim->job_count || !job->known)
         return;
@@ -950,8 +1006,12 @@ static void ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_
     job->delete_asked = job->delete_asked || kind == SHOAL_SCHED_DELETE;
     if (kind == SHOAL_SCHED_DELETE && job->delete_asked_ns == 0)
         job->delete_asked_ns = sim->now_ns;
-    if (sim->hosts[job->from].agent)
-        (void)sim_request(&sim->hosts[job->from], &request, index);
+    for (uint32_t i = 0; job->service && i < sim->host_count && !sim->hosts[at].agent; i++)
+        at = (at + 1) % sim->host_count; /* its own host may be lost for good */
+    if (!sim->hosts[at].agent)
+        return;
+    job->stop_request = sim->request_count + 1;
+    (void)sim_request(&sim->hosts[at], &request, index);
 }
 
 /* The answer counts: see sim_on_reply. */
@@ -1015,6 +1075,9 @@ static void expect(struct sim *sim, const struct sim_command *c)
                  (unsigned long long)(sim->gap_ns / SHOAL_MS), (unsigned long long)(c->number / SHOAL_MS));
     if (c->verb == SIM_EXPECT_STATE && (!sim_job_state(sim, c->job, &state) || state != c->state))
         sim_fail(sim, "line %u: job %u is %s", c->line, c->job + 1, shoal_job_state_name((enum shoal_job_state)state));
+    if (c->verb == SIM_EXPECT_ANSWERED && (sim->infers_open > 0 || sim->infers_answered != sim->infer_count))
+        sim_fail(sim, "line %u: of %u requests for services %u are answered, and %u are open", c->line, sim->infer_count,
+                 sim->infers_answered, sim->infers_open);
     for (uint32_t i = 0; c->verb == SIM_EXPECT_FINISHED && i < sim->job_count; i++)
         if (!sim_job_state(sim, i, &state) || state != SHOAL_JOB_FINISHED)
             sim_fail(sim, "line %u: job %u is %s after %llu of %llu steps", c->line, i + 1,
@@ -1123,8 +1186,8 @@ void sim_command(struct sim *sim, const struct sim_command *c)
         partition(sim, c);
         return;
     case SIM_LOSS: sim->options.loss = (uint32_t)c->number; return;
-    case SIM_STOP: ask_about(sim, c->job, SHOAL_SCHED_STOP); return;
-    case SIM_DELETE: ask_about(sim, c->job, SHOAL_SCHED_DELETE); return;
+    case SIM_STOP: sim_ask_about(sim, c->job, SHOAL_SCHED_STOP); return;
+    case SIM_DELETE: sim_ask_about(sim, c->job, SHOAL_SCHED_DELETE); return;
     case SIM_RECOVER: recover(sim, c); return;
     case SIM_SHOW: show(sim, c); return;
     case SIM_EXPECT_ENGINES:
@@ -1132,6 +1195,7 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     case SIM_EXPECT_STATE:
     case SIM_EXPECT_ARCHIVED:
     case SIM_EXPECT_GAP:
+    case SIM_EXPECT_ANSWERED:
     case SIM_EXPECT_FINISHED: expect(sim, c); return;
     default: break;
     }
@@ -1149,7 +1213,9 @@ void sim_command(struct sim *sim, const struct sim_command *c)
         sim_ask_mesh(sim, host, user);
         return;
     }
-    if (c->verb == SIM_REMOVE)
+    if (c->verb == SIM_BURST)
+        sim_burst(sim, host, c->job, c->number);
+    else if (c->verb == SIM_REMOVE)
         sim_remove(sim, host);
     else if (c->verb == SIM_DRAIN || c->verb == SIM_UNDRAIN)
         sim_drain(&sim->hosts[host], c->verb == SIM_DRAIN);

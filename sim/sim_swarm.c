@@ -45,6 +45,7 @@ static const char *const kind_names[SIM_SWARM_KINDS] = {
     [SIM_SWARM_WALL] = "wall",
     [SIM_SWARM_TORN] = "torn",
     [SIM_SWARM_REORDER_DISK] = "reorder-disk",
+    [SIM_SWARM_SERVICE] = "service",
 };
 
 const char *sim_swarm_kind_name(unsigned kind) { return kind < SIM_SWARM_KINDS ? kind_names[kind] : NULL; }
@@ -154,6 +155,34 @@ static void work(struct swarm *s)
 
         add(s, SIM_SWARM_USER, SIM_USER, below(s, s->span_ns))->a = whom;
     }
+}
+
+/* Drawn by chance of their own, so that a seed without them stays what it was. */
+static void services(struct swarm *s)
+{
+    struct swarm own = { .script = s->script, .on = s->on, .left_in = s->left_in, .span_ns = s->span_ns };
+    uint64_t count;
+
+    shoal_rand_init(&own.rand, s->script->options.seed ^ 0x73657276696365);
+    count = strikes(&own, SIM_SWARM_SERVICE, 3);
+    for (uint64_t i = 0; i < count; i++) {
+        struct sim_command *c = add(&own, SIM_SWARM_SERVICE, SIM_SUBMIT, below(&own, own.span_ns / 4 + 1));
+
+        c->script = c->service = true;
+        c->tasks = SHOAL_SERVICE_REPLICAS_MAX;
+        c->a = any_host(&own);
+        c->workers_min = (uint32_t)below(&own, 3);
+        c->workers_max = c->workers_min + 1 + (uint32_t)below(&own, 5);
+        c->number = spread(&own, 1, 8);
+    }
+    for (uint64_t i = count == 0 ? 0 : spread(&own, 2, 24); i > 0; i--) {
+        struct sim_command *c = add(&own, SIM_SWARM_SERVICE, SIM_BURST, below(&own, own.span_ns));
+
+        c->a = any_host(&own);
+        c->job = (uint32_t)below(&own, count);
+        c->number = spread(&own, 1, 100);
+    }
+    free(own.scratch.part);
 }
 
 /* ---- what goes wrong ---- */
@@ -347,7 +376,7 @@ static void mesh(struct swarm *s)
 /* ---- scenarios: parts of the swarm, by name ---- */
 
 #define BIT(kind) (1u << (kind))
-#define ALL_KINDS (BIT(SIM_SWARM_KINDS) - 1u)
+#define ALL_KINDS (UINT32_MAX >> (32 - SIM_SWARM_KINDS))
 #define NET                                                                                                            \
     (BIT(SIM_SWARM_CUT) | BIT(SIM_SWARM_PARTITION) | BIT(SIM_SWARM_LINKS) | BIT(SIM_SWARM_CLOG) |                      \
      BIT(SIM_SWARM_LOSS) | BIT(SIM_SWARM_REPEAT) | BIT(SIM_SWARM_REORDER))
@@ -369,6 +398,9 @@ static const struct sim_scenario scenarios[] = {
       BIT(SIM_SWARM_JOIN) | BIT(SIM_SWARM_DESTROY) | BIT(SIM_SWARM_KILL), 0, 120 * SHOAL_S },
     { "power", "power cuts, of single hosts and of all at once", BIT(SIM_SWARM_DESTROY),
       BIT(SIM_SWARM_POWER) | BIT(SIM_SWARM_CRASH) | BIT(SIM_SWARM_TORN) | BIT(SIM_SWARM_REORDER_DISK), 0, 0 },
+    { "services", "services under bursts: replicas, agents and hosts end, hosts part",
+      BIT(SIM_SWARM_LONG) | BIT(SIM_SWARM_ARRAY) | BIT(SIM_SWARM_STOP) | BIT(SIM_SWARM_DELETE),
+      BIT(SIM_SWARM_SERVICE) | BIT(SIM_SWARM_WORKERS) | BIT(SIM_SWARM_KILL), 0, 0 },
     { "shared-day", "twenty minutes of everybody's work, with few faults", BIT(SIM_SWARM_POWER),
       BIT(SIM_SWARM_LONG) | ASKS | BIT(SIM_SWARM_ARRAY), 8, 1200 * SHOAL_S },
 };
@@ -423,6 +455,7 @@ void sim_script_swarm(struct sim_script *script, uint64_t seed, const struct sim
     s.storm_ns = below(&s, s.span_ns / 2);
     s.storm_span_ns = spread(&s, SHOAL_S, s.span_ns > 2 * SHOAL_S ? s.span_ns - s.span_ns / 2 : SHOAL_S);
     work(&s);
+    services(&s);
     ends(&s);
     standstills(&s);
     cuts(&s);

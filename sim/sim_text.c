@@ -16,6 +16,11 @@ static void host_text(uint32_t host, char text[16])
 
 static void put_submit(FILE *to, const struct sim_command *c, const char *host)
 {
+    if (c->service) {
+        (void)fprintf(to, "service from %s kernels %u..%u batch %llu", host, c->workers_min, c->workers_max,
+                      (unsigned long long)c->number);
+        return;
+    }
     if (c->tasks > 0) {
         (void)fprintf(to, "array from %s tasks %u steps %llu", host, c->tasks, (unsigned long long)c->number);
         return;
@@ -86,6 +91,8 @@ static void put_expectation(FILE *to, const struct sim_command *c)
 {
     if (c->verb == SIM_EXPECT_FINISHED)
         (void)fputs("expect finished", to);
+    else if (c->verb == SIM_EXPECT_ANSWERED)
+        (void)fputs("expect answered", to);
     else if (c->verb == SIM_EXPECT_ARCHIVED)
         (void)fprintf(to, "expect archived %u", c->job + 1);
     else if (c->verb == SIM_EXPECT_GAP)
@@ -112,6 +119,8 @@ static void put_command(FILE *to, const struct sim_command *c)
         ;
     else if (c->verb == SIM_SUBMIT)
         put_submit(to, c, a);
+    else if (c->verb == SIM_BURST)
+        (void)fprintf(to, "burst %s %u %llu", a, c->job + 1, (unsigned long long)c->number);
     else if (c->verb == SIM_PARTITION)
         put_partition(to, c);
     else if (c->verb == SIM_HEAL)

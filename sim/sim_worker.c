@@ -6,6 +6,7 @@
  * W4. One that is killed does no more, but holds its slot until its memory is torn down. The agent hears of the death
  *     before (DYING); of one that is stopped its watchdog tells after a second in which the agent itself kept time. */
 #include "sim.h"
+#include "sim_service.h"
 
 #include "shoal/step_record.h"
 #include "shoal/worker_wire.h"
@@ -97,6 +98,8 @@ static void process_end(struct sim_host *host, struct sim_worker *worker, int32_
         at = &(*at)->next;
     *at = worker->next;
     sim_map_remove(&host->sim->workers, worker->id);
+    if (host->agent)
+        sim_kernel_ended(host, worker);
     if (host->agent) {
         event.u.exited.worker_id = worker->id;
         event.u.exited.status = status;
@@ -431,7 +434,7 @@ static void lease(struct sim_host *host, struct sim_worker *worker, uint64_t dea
     runner_timer(host, worker);
 }
 
-static void kill_worker(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns)
+void sim_worker_kill(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns)
 {
     uint64_t in_ns = grace_ns == 0                                           ? 3 * SHOAL_MS
                      : sim_worker_stands(worker) || grace_ns < 30 * SHOAL_MS ? grace_ns
@@ -447,6 +450,12 @@ static void kill_worker(struct sim_host *host, struct sim_worker *worker, uint64
     event->from = grace_ns == 0 || sim_worker_stands(worker) ? 9 : 15;
 }
 
+static void kill_or_drain(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns)
+{
+    if (!sim_kernel_drain(host, worker, grace_ns))
+        sim_worker_kill(host, worker, grace_ns);
+}
+
 void sim_worker_order(struct sim_host *host, const struct shoal_host_order *order)
 {
     struct sim_worker *worker = here(host, order->u.worker.worker_id);
@@ -456,7 +465,7 @@ void sim_worker_order(struct sim_host *host, const struct shoal_host_order *orde
     if (order->kind == SHOAL_HOST_DO_RENEW)
         lease(host, worker, order->u.worker.deadline_ns);
     else if (order->kind == SHOAL_HOST_DO_KILL)
-        kill_worker(host, worker, order->u.worker.grace_ns);
+        kill_or_drain(host, worker, order->u.worker.grace_ns);
     else
         set_frozen(host, worker, order->kind == SHOAL_HOST_DO_FREEZE, "agent");
 }
@@ -534,7 +543,7 @@ void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
     event.u.started.worker_id = worker->id;
     event.u.started.pid = worker->pid;
     sim_host_answer(host, &event, 3 * SHOAL_MS);
-    if (worker->role == SHOAL_JOB_SCRIPT || worker->role == SHOAL_JOB_TASK)
+    if ((worker->role == SHOAL_JOB_SCRIPT || worker->role == SHOAL_JOB_TASK) && !sim->jobs[job].service)
         sim_work_later(host, worker, SIM_WORK_END, sim_about(&host->chance, sim->jobs[job].steps * 10 * SHOAL_MS));
     else
         sim_work_later(host, worker, SIM_WORK_HELLO, sim_about(&host->chance, 40 * SHOAL_MS));
@@ -661,9 +670,9 @@ static void on_watch(struct sim_host *host, struct sim_worker *worker)
     watch_later(host, worker);
 }
 
-static bool may_strike(const struct sim_worker *worker)
+static bool may_strike(const struct sim *sim, const struct sim_worker *worker)
 {
-    return worker->role == SHOAL_JOB_ENGINE && !worker->dead && !worker->stopped;
+    return (worker->role == SHOAL_JOB_ENGINE || sim->jobs[worker->job].service) && !worker->dead && !worker->stopped;
 }
 
 void sim_worker_strike(struct sim_host *host, bool stop)
@@ -674,7 +683,7 @@ void sim_worker_strike(struct sim_host *host, bool stop)
     struct sim_event *event;
 
     for (struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
-        if (may_strike(worker) && shoal_rand_below(&sim->command_chance, ++seen) == 0)
+        if (may_strike(sim, worker) && shoal_rand_below(&sim->command_chance, ++seen) == 0)
             struck = worker;
     if (struck == NULL)
         return;
@@ -758,6 +767,8 @@ void sim_worker_event(struct sim_host *host, const struct sim_event *event)
             sim_work_later(host, worker, SIM_WORK_HELLO, 50 * SHOAL_MS);
             return;
         }
+        if (event->from == SIM_WORK_HELLO && sim_kernel_connected(host, worker))
+            return;
         work(host, worker, (enum sim_work)event->from);
     }
 }

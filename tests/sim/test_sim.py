@@ -34,7 +34,8 @@ def traces_of(binary, *arguments):
     return re.findall(r"seed (\d+): .* trace ([0-9a-f]{16})", done.stdout)
 
 
-MESHES = (["random", "--seed", "1", "--count", "8"], ["swarm", "--seed", "1", "--count", "12", "--off", "long"])
+MESHES = (["random", "--seed", "1", "--count", "8"], ["swarm", "--seed", "1", "--count", "12", "--off", "long"],
+          ["run", "services", "--seeds", "1..8", "--for", "20"])
 
 
 def test_another_compiler_gives_the_same_traces():
@@ -73,7 +74,7 @@ def test_a_seed_that_once_failed(seed):
     pytest.param(5, 7005851, id="a vote is flushed and its group forgotten before the answer arrives"),
 ])
 def test_a_seed_of_the_swarm_that_once_failed(hosts, seed):
-    done = sim("swarm", "--hosts", hosts, "--seed", seed, "--off", "torn,reorder-disk")  # kinds that came later
+    done = sim("swarm", "--hosts", hosts, "--seed", seed, "--off", "torn,reorder-disk,service")  # kinds that came later
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
@@ -121,7 +122,7 @@ def test_swarm_of_every_kind_of_fault():
     assert len(re.findall(r"^seed \d+: ok", done.stdout, re.M)) == 20
 
 
-@pytest.mark.parametrize("name", ["smoke", "raft", "leases", "jobs", "churn", "power", "idle"])
+@pytest.mark.parametrize("name", ["smoke", "raft", "leases", "jobs", "churn", "power", "idle", "services"])
 def test_each_scenario_twice_to_the_same_trace(name):
     done = sim("run", name, "--seed", 2, "--hosts", 4, "--for", 8, "--off", OPEN, "--twice")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
