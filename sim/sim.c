@@ -486,6 +486,7 @@ void sim_destroy(struct sim *sim)
     for (uint32_t i = 0; i < sim->job_count; i++) {
         shoal_buf_deinit(&sim->jobs[i].ticket);
         free(sim->jobs[i].task_states);
+        free(sim->jobs[i].revisions);
     }
     sim_net_deinit(sim);
     sim_check_deinit(sim);

@@ -386,6 +386,11 @@ struct sim_job {
     bool service;   /* its tasks are replicas */
     uint32_t kernels_min, kernels_max, batch;
     uint64_t stop_request;
+    struct sim_revision {
+        uint64_t known_ns; /* when an answer first told of it; 0: none has */
+        uint32_t edit;
+    } * revisions; /* of its document */
+    size_t revision_count, revision_cap;
     uint32_t from, workers_min, workers_max;
     uint64_t steps;
     bool asked, acknowledged, refused, stop_asked, delete_asked;
@@ -443,7 +448,8 @@ struct sim_request {
     bool probe;               /* ... and after all faults: it must be an answer */
     enum shoal_err err, want; /* `want`: of a recovery */
     uint64_t asked_ns;
-    uint32_t infer; /* of this request, and 1; 0: of none */
+    uint32_t edit, revision; /* EDIT: which one, and from which revision */
+    uint32_t infer;          /* of this request, and 1; 0: of none */
 };
 
 /* ---- scripts ---- */
@@ -626,6 +632,7 @@ struct sim {
     size_t infer_cap;
     uint32_t infer_count, infer_first; /* all before `infer_first` are over */
     uint32_t infers_open, infers_answered;
+    uint32_t edits;
     uint32_t next_infer;       /* of the request that is being made */
     uint64_t look_late_ns;     /* how late a look may be that is under way */
     uint64_t services_calm_ns; /* since when no request is open, all faults healed */

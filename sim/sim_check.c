@@ -245,7 +245,7 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
     if (replicated->generation < job->generation)
         return;
     check_tasks(host, job, replicated);
-    if (job->service && replicated->tasks != NULL &&
+    if (job->service && replicated->tasks != NULL && sim_service_runs(replicated) &&
         (replicated->tasks->replicas < job->kernels_min || replicated->tasks->replicas > job->kernels_max))
         sim_fail(sim, "service %u has %u replicas on %s, and %u to %u are allowed", index + 1,
                  replicated->tasks->replicas, host->name, job->kernels_min, job->kernels_max); /* V1 */

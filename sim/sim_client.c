@@ -14,6 +14,7 @@
  * L5. "Cannot tell now" (503) is always allowed, but for the probe: when all faults are healed every host answers, about
  *     every job, and every free slot can be given (a script of one worker for each of them runs at the same time). */
 #include "sim.h"
+#include "sim_service.h"
 
 #include "shoal/job_facts.h"
 #include "shoal/sched_look.h"
@@ -84,6 +85,7 @@ void sim_client_told(struct sim *sim, const struct sim_request *request, const s
             return;
         }
         check_found(sim, request, job, &facts);
+        sim_service_shown(sim, request, &facts);
         remember(sim, request, job, &facts);
         return;
     }
@@ -125,6 +127,8 @@ void sim_client(struct sim *sim, uint32_t client)
         return;
     if (sim->job_count > 0)
         (void)ask(sim, at, (uint32_t)job, linearizable, false);
+    if (sim->services > 0)
+        sim_service_client(sim, at);
     sim_push(sim, SIM_CLIENT, 0, sim_about(chance, sim->options.think_ns))->word = client;
 }
 

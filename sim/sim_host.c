@@ -673,6 +673,8 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
                                                        .asked_ns = sim->now_ns,
                                                        .linearizable = request->linearizable,
                                                        .infer = sim->next_infer,
+                                                       .edit = sim->requests[request->id].edit,
+                                                       .revision = sim->requests[request->id].revision,
                                                        .read = sim->next_read,
                                                        .probe = sim->next_probe,
                                                        .want = sim->requests[request->id].want };

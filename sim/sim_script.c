@@ -964,6 +964,8 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     else if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
         sim_fail(sim, "h%u shows job %u: %s: %s", request->host + 1, request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
+    if (request->kind == SHOAL_SCHED_EDIT && request->err == SHOAL_OK)
+        sim_service_edited(sim, request);
     if (request->kind == SHOAL_SCHED_MESH_CHANGE && !request->removal && request->err == SHOAL_OK)
         sim->users_told++;
     if (job != NULL && request->kind == SHOAL_SCHED_DELETE && request->err == SHOAL_OK)

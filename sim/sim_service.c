@@ -60,6 +60,13 @@ bool sim_document_read(struct shoal_view view, struct sim_knobs *knobs)
     return true;
 }
 
+bool sim_service_runs(const struct shoal_job *replica)
+{
+    struct sim_knobs knobs;
+
+    return sim_document_read(shoal_view_of(replica->document, replica->document_len), &knobs) && knobs.started;
+}
+
 /* ---- the end of a request ---- */
 
 static struct sim_infer *infer_of(struct sim *sim, uint64_t number) { return &sim->infers[number]; }
@@ -820,6 +827,21 @@ static bool all_fit(const struct sim *sim)
     return need <= slots;
 }
 
+/* By the newest replica. */
+static bool is_started(const struct sim *sim, uint32_t job)
+{
+    const struct shoal_job *newest = NULL;
+
+    for (uint32_t i = 0; i < sim->host_count; i++) {
+        const struct shoal_job *one =
+            sim->hosts[i].agent ? shoal_sched_job(sim->hosts[i].sched, sim->jobs[job].id) : NULL;
+
+        if (one != NULL && (newest == NULL || one->applied > newest->applied))
+            newest = one;
+    }
+    return newest != NULL && sim_service_runs(newest);
+}
+
 static void probe(struct sim *sim)
 {
     sim->services_probed = true;
@@ -827,7 +849,7 @@ static void probe(struct sim *sim)
         return;
     for (uint32_t job = 0; job < sim->job_count; job++)
         for (uint32_t i = 0; i < sim->host_count; i++)
-            if (sim->jobs[job].service && sim->jobs[job].acknowledged && sim->hosts[i].agent &&
+            if (sim->jobs[job].service && sim->jobs[job].acknowledged && sim->hosts[i].agent && is_started(sim, job) &&
                 shoal_sched_mesh(sim->hosts[i].sched) != NULL)
                 infer_begin(&sim->hosts[i], job, true);
 }

@@ -400,7 +400,7 @@ static const struct sim_scenario scenarios[] = {
       BIT(SIM_SWARM_POWER) | BIT(SIM_SWARM_CRASH) | BIT(SIM_SWARM_TORN) | BIT(SIM_SWARM_REORDER_DISK), 0, 0 },
     { "services", "services under bursts: replicas, agents and hosts end, hosts part",
       BIT(SIM_SWARM_LONG) | BIT(SIM_SWARM_ARRAY) | BIT(SIM_SWARM_STOP) | BIT(SIM_SWARM_DELETE),
-      BIT(SIM_SWARM_SERVICE) | BIT(SIM_SWARM_WORKERS) | BIT(SIM_SWARM_KILL), 0, 0 },
+      BIT(SIM_SWARM_SERVICE) | BIT(SIM_SWARM_WORKERS) | BIT(SIM_SWARM_KILL) | BIT(SIM_SWARM_READ), 0, 0 },
     { "shared-day", "twenty minutes of everybody's work, with few faults", BIT(SIM_SWARM_POWER),
       BIT(SIM_SWARM_LONG) | ASKS | BIT(SIM_SWARM_ARRAY), 8, 1200 * SHOAL_S },
 };
