@@ -205,6 +205,12 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
             "the job is in the archive, which keeps how many of its tasks were done and failed, not which");
         return;
     case SHOAL_SCHED_DELETE: serve_delete(s, r, a->id); return;
+    case SHOAL_SCHED_SCALE:
+    case SHOAL_SCHED_EDIT: /* as its group would: an OK here would be a change that nobody keeps */
+        sched_request_end(s, r, SHOAL_ERR_INVALID, (struct shoal_view){ 0 },
+                          "the job has ended and is in the archive: a service is changed while it has a job; deploy it "
+                          "again");
+        return;
     case SHOAL_SCHED_RECOVER:
         sched_request_end(s, r, SHOAL_ERR_EXISTS, (struct shoal_view){ 0 },
                           "the job has ended and is in the archive: there is nothing to recover");
