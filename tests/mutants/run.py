@@ -22,7 +22,7 @@ COPY = ROOT / "build" / "mutants"
 FOLDERS = ("gossip", "sched", "sim", "include", "tests/sim", "tests/unit", "tests/scenario", "api", "node", "collective", "packaging")
 PARTS = ("swarm", "raft", "leases", "churn", "power")
 UNITS = ("raft", "raft_wire", "scenario_raft", "scenario_gossip", "swim", "swim_queue", "swim_steady", "gossip_pool", "records", "support", "slots",
-         "lead", "lead_array", "lead_class", "lead_leave", "epoch_next", "link_breaks", "allocate", "array", "mesh", "job", "pack", "host_wire", "list_merge",
+         "lead", "lead_array", "lead_class", "lead_leave", "lead_gang", "epoch_next", "link_breaks", "allocate", "array", "mesh", "job", "pack", "host_wire", "list_merge",
          "list_query", "sched", "sched_wire", "sched_index", "sched_steady", "sched_keep", "sched_recover", "sched_mesh",
          "sched_found", "sched_park", "sched_archive", "sched_archive_told", "sched_summary", "sched_random", "raft_random", "datagram", "control_record", "seal",
          "noise", "collective", "tree_walk", "blob", "store", "store_powercut", "results", "log_merged", "workers", "runner", "route", "autoscale")
@@ -32,7 +32,7 @@ NEAR = {"gossip/": ("swim", "swim_queue", "records", "scenario_gossip", "swim_st
         "sched/raft/support": ("support", "sched"),
         "sched/raft/": ("raft", "raft_wire", "scenario_raft", "raft_random"),
         "sched/host/": ("slots", "sched", "lead"),
-        "sched/lead/": ("lead_leave", "lead_class", "lead", "lead_array", "epoch_next", "link_breaks", "slots"),
+        "sched/lead/": ("lead_gang", "lead_leave", "lead_class", "lead", "lead_array", "epoch_next", "link_breaks", "slots"),
         "sched/job/route": ("route",), "sched/job/autoscale": ("autoscale",),
         "sched/job/": ("mesh", "job", "array"),
         "sched/node/sched_found": ("sched_found", "sched"), "sched/node/sched_settle": ("sched_found", "sched"),

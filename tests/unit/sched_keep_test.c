@@ -115,6 +115,45 @@ static void test_one_becomes_three_in_one_change(void **state)
     net_destroy(net);
 }
 
+/* The newest entry of the group that the disk there has; 0: none. */
+static uint64_t on_disk(struct net *net, unsigned at, struct shoal_job_id job)
+{
+    const struct disk_group *g = disk_find(&net->nodes[at], job, false);
+
+    if (g == NULL)
+        return 0;
+    return g->entry_count > 0 ? g->entries[g->entry_count - 1].index : g->snapshot.index;
+}
+
+/* U1: the vote of one that does not know its configuration counts for nothing, and its group could not elect anybody. */
+static void test_who_becomes_a_voter_knows_that_it_was_a_learner(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct net *net = net_create(150 + seed, 3, false);
+        uint64_t learners = 0; /* the entry that made them so */
+        struct shoal_sched_group_status status;
+        struct net_reply *reply;
+
+        net_join(net, 0);
+        reply = net_wait(net, net_submit(net, 0, 1, no_ticket), NET_S);
+        net_join(net, 1);
+        net_join(net, 2);
+        net->nodes[1].flush_ns = net->nodes[2].flush_ns = 400 * NET_MS;
+        for (unsigned i = 0; i < 20000 && leads(net, reply->job).voters < 2; i++) {
+            net_run(net, NET_MS);
+            if (learners == 0 && leads(net, reply->job).learners > 0)
+                learners = leads(net, reply->job).last;
+        }
+        assert_true(learners > 0);
+        status = leads(net, reply->job);
+        for (unsigned at = 1; at < 3; at++)
+            if (is_voter(&status, net->nodes[at].id))
+                assert_true(on_disk(net, at, reply->job) >= learners);
+        net_destroy(net);
+    }
+}
+
 /* The second is lost before it is promoted: the third alone joins the first, when gossip counts no third any more. */
 static void test_a_loss_in_the_growth(void **state)
 {
@@ -365,6 +404,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_it_grows_after_10_s_and_not_before),
         cmocka_unit_test(test_one_becomes_three_in_one_change),
+        cmocka_unit_test(test_who_becomes_a_voter_knows_that_it_was_a_learner),
         cmocka_unit_test(test_a_loss_in_the_growth),
         cmocka_unit_test(test_without_a_spare_the_group_shrinks),
         cmocka_unit_test(test_the_only_other_one_that_is_heard_stays),
