@@ -82,6 +82,33 @@ static void test_a_holder_completes_it(void **state)
     net_destroy(net);
 }
 
+/* F4. Its issuer starts anew, and no client asks again: as a holder it offers the record to the others, who can have the bundle
+ * now. Nobody waits for the 30 s after which the group settles it. */
+static void test_a_holder_goes_on_offering_it(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        struct net *net = net_create(161 + seed, 3, true);
+        uint64_t request;
+        unsigned count = 0;
+
+        net->blobs_fail = 6;
+        request = submit_large(net, 0, 1, (struct shoal_view){ 0 });
+        net_run(net, NET_S);
+        assert_int_equal(net_reply_find(net, request)->err, SHOAL_ERR_UNREACHABLE); /* the outcome is open */
+        net_crash(net, 0);
+        net->blobs_fail = 0;
+        net_run(net, 3 * NET_S);
+        net_start(net, 0);
+        net_run(net, 15 * NET_S);
+        for (size_t g = 0; g < net->nodes[1].disk_count; g++)
+            count += net->nodes[1].disk[g].used && !shoal_job_id_is_mesh(net->nodes[1].disk[g].id) &&
+                     founded(net, 1, net->nodes[1].disk[g].id);
+        assert_int_equal(count, 1);
+        net_destroy(net);
+    }
+}
+
 /* A node that the ticket does not name. */
 static unsigned outsider(struct net *net, struct shoal_view bytes)
 {
@@ -547,6 +574,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_no_is_not_counted_and_the_answer_is_open),
         cmocka_unit_test(test_a_holder_completes_it),
+        cmocka_unit_test(test_a_holder_goes_on_offering_it),
         cmocka_unit_test(test_without_a_holder_it_is_refused),
         cmocka_unit_test(test_it_is_settled_one_way),
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
