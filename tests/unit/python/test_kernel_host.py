@@ -173,6 +173,41 @@ def test_our_messagepack_is_that_of_the_library(value):
     assert _kernel_link.unpack(msgpack.packb(value, use_bin_type=True)) == value
 
 
+def framed(data):
+    return struct.pack("<I", len(data)) + data
+
+
+def test_a_request_with_the_fields_of_the_one_before_is_read_as_any_other():
+    """Fields that are the same bytes are not read again: nothing of it shows, whatever came before."""
+    frames, fields = _kernel_link.Frames(), {"deadline_ms": 60000, "model": "echo", "user": "ann"}
+    others = ({"deadline_ms": 60000, "model": "echo", "user": "bob"}, {**fields, "window": 7}, {}, {"odd": [1, {"a": 2}]})
+    for number, (asked, body) in enumerate([(fields, b"a"), (fields, b"a" * 300), (others[0], b""), *((one, b"b") for one in others * 2),
+                                            (fields, b"c"), (fields, None)]):
+        frames.feed(framed(msgpack.packb(["infer", number * 100, asked, body], use_bin_type=True)))
+        frame = frames.next()
+        assert frame == ["infer", number * 100, asked, body]
+        frame[2]["user"] = "changed by whoever has it"
+        if isinstance(frame[2].get("odd"), list):
+            frame[2]["odd"].append(3)
+    whole = _kernel_link.pack(["infer", 7, fields, b"body"])
+    for end in range(8, len(whole)):
+        for data in (whole[:end], whole + whole[:end]):
+            known = _kernel_link.Frames()
+            known.feed(framed(whole) + framed(data))
+            assert known.next()[3] == b"body"
+            with pytest.raises(_kernel_link.Malformed):
+                while known.next():
+                    pass
+
+
+def test_headers_of_answers_are_packed_as_they_are():
+    for headers in ({}, {"content_type": "a"}, {"content_type": "b", "batch": 1}, {"content_type": "b", "batch": True}, {"content_type": None},
+                    *({"batch": n} for n in range(200))):
+        for _ in range(2):
+            assert msgpack.unpackb(_kernel_link.pack_headers(headers), raw=False) == headers
+            assert _kernel_link.pack_headers(headers) == _kernel_link.pack(headers)
+
+
 def test_each_prefix_of_a_frame_is_refused_and_no_byte_makes_it_raise_otherwise():
     whole = msgpack.packb(["infer", 1 << 40, {"path": "/x", "deadline_ms": 1.5, "n": [-1, None, True]}, b"abc" * 30], use_bin_type=True)
     for end in range(len(whole)):
