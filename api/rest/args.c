@@ -480,29 +480,22 @@ static enum shoal_err apply_datastore(struct parse *p, const struct option_row *
     }
 }
 
-static enum shoal_err apply_edt(struct parse *p, const struct option_row *row, const char *value)
+/* An elastic job has one way to train, which keeps what each mode promises (decision 0056). */
+static enum shoal_err apply_edt(struct parse *p, const char *value)
 {
-    while (true) {
-        size_t len = strcspn(value, ",");
+    struct args_edt edt;
+    enum shoal_err err = args_edt_parse(value, &edt, p->msg);
 
-        if (strncasecmp(value, "maxWorkers=", 11) == 0) {
-            char text[16];
-            int64_t number;
-
-            (void)snprintf(text, sizeof(text), "%.*s", len - 11 > 15 ? 15 : (int)len - 11, value + 11);
-            if (!args_parse_int(text, &number) || number < 1)
-                return bad(p, row, value, "a list with maxWorkers=N, N an integer of 1 or more");
-            p->workers = number;
-        } else if (strncasecmp(value, "mode=", 5) == 0 && (len != 13 || strncasecmp(value + 5, "sync_gdc", 8) != 0)) {
-            return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
-                              "not supported yet: --%s %.*s; leave it out, or give mode=sync_gdc: an update of the weights waits "
-                              "for the mini-batches of all workers",
-                              row->name, len > 40 ? 40 : (int)len, value);
-        }
-        if (value[len] == '\0')
-            return SHOAL_OK;
-        value += len + 1;
-    }
+    if (err == SHOAL_OK && edt.workers > 0)
+        p->workers = edt.workers;
+    if (err == SHOAL_OK && edt.mode != NULL)
+        note(p, arena_printf(p->arena,
+                             "--edt-options mode=%s is done as sync_gdc: an update of the weights waits for the mini-batches "
+                             "of engines_number, so no gradient is older than the weights that it changes",
+                             edt.mode));
+    if (err == SHOAL_OK && edt.unknown[0] != '\0')
+        note(p, arena_printf(p->arena, "--edt-options: %s has no effect here; maxWorkers and mode are known", edt.unknown));
+    return err;
 }
 
 static enum shoal_err apply_submit_user(struct parse *p, const char *value)
@@ -543,14 +536,20 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
     case OPT_WORKER_MEMORY:
         note(p, arena_printf(p->arena, "--%s %.80s is not enforced here: a worker may use more", row->name, value));
         return args_parse_size(value, &o->worker_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
-    case OPT_NUM_PS: return number == 0 ? SHOAL_OK : not_yet(p, row->name);
+    case OPT_NUM_PS:
+        if (number > 0)
+            note(p, arena_printf(p->arena,
+                                 "--numPs %.20s has no effect here: no process is a parameter server, each worker of an "
+                                 "elastic job holds the weights and updates them",
+                                 value));
+        return SHOAL_OK;
     case OPT_NUM_DRIVER: p->num_driver = number; return SHOAL_OK;
     case OPT_DRIVER_DEVICE: p->driver_gpu = (value[0] | 32) == 'g'; return SHOAL_OK;
     case OPT_DRIVER_DEVICE_NUM: return number <= 1 ? SHOAL_OK : not_yet(p, row->name);
     case OPT_DRIVER_MEMORY:
         note(p, arena_printf(p->arena, "--%s %.80s is not enforced here: the driver may use more", row->name, value));
         return args_parse_size(value, &o->driver_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
-    case OPT_EDT_OPTIONS: return apply_edt(p, row, value);
+    case OPT_EDT_OPTIONS: return apply_edt(p, value);
     case OPT_ENV: p->env[p->env_count++] = value; return SHOAL_OK;
     case OPT_ATTR: p->attrs[p->attr_count++] = value; return SHOAL_OK;
     case OPT_LABEL: p->labels[p->label_count++] = value; return SHOAL_OK;

@@ -35,4 +35,13 @@ SHOAL_MUST_CHECK enum shoal_err args_parse(struct arena *arena, const struct arg
 const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count,
                                                   const char *name, struct shoal_msg *msg);
 
+struct args_edt {
+    int64_t workers;   /* maxWorkers; -1: not said */
+    const char *mode;  /* one that is done as sync_gdc, in small letters; NULL: none */
+    char unknown[200]; /* the names that are neither, as many as there is room for */
+};
+
+/* The value of --edt-options. INVALID: a number or a mode that is none. */
+SHOAL_MUST_CHECK enum shoal_err args_edt_parse(const char *value, struct args_edt *out, struct shoal_msg *msg);
+
 #endif

@@ -35,6 +35,12 @@ class TrainArguments:
     def __init__(self, epoch_number, batch_size, engines_number=None, num_dataloader_threads=0, validation_freq=1,
                  checkpoint_freq=1, effective_batch_size=None, hardware_spec=None, worker_num=None,
                  worker_device_num=None, worker_memory=None, driver_memory=None):
+        asked = engines_of(hardware_spec, worker_num, worker_device_num)
+        if asked is not None and effective_batch_size is None and (engines_number is None or hardware_spec is not None):
+            engines_number = asked
+        for name, value in (("worker_memory", worker_memory), ("driver_memory", driver_memory)):
+            if value is not None:
+                warnings.warn("train(): %s=%r has no effect here: `shoal job run` says what a worker gets" % (name, value), stacklevel=3)
         self.epochs = whole("epoch_number", epoch_number, 1)
         self.batch_size = whole("batch_size", batch_size, 1)
         engines = whole("engines_number", engines_number, 1, optional=True)
@@ -42,9 +48,6 @@ class TrainArguments:
         self.validation_freq = whole("validation_freq", validation_freq, 0)
         self.checkpoint_freq = whole("checkpoint_freq", checkpoint_freq, 0)
         effective = whole("effective_batch_size", effective_batch_size, 1, optional=True)
-        whole("worker_num", worker_num, 1, optional=True)
-        whole("worker_device_num", worker_device_num, 1, optional=True)
-        refuse_notebook(hardware_spec, worker_num, worker_device_num, worker_memory, driver_memory)
         if engines is not None and effective is not None:
             raise ValueError("train(): give engines_number or effective_batch_size, not both: each decides how many "
                              "mini-batches make one weight update")
@@ -85,13 +88,30 @@ def may_fuse(given):
     return given
 
 
-def refuse_notebook(hardware_spec, worker_num, worker_device_num, worker_memory, driver_memory):
-    given = {"hardware_spec": hardware_spec, "worker_num": worker_num, "worker_device_num": worker_device_num,
-             "worker_memory": worker_memory, "driver_memory": driver_memory}
-    names = [name for name, value in given.items() if value is not None]
-    if names:
-        raise NotImplementedError("train(): %s is for notebooks, which are not supported yet; submit the script with "
-                                  "`shoal job run --workers N` and leave it out" % ", ".join(names))
+def engines_of(hardware_spec, worker_num, worker_device_num):
+    """How many engines a notebook's arguments ask for; None: they do not say. hardware_spec stands above the other two."""
+    workers, devices = (whole(name, value, 1, optional=True) for name, value in (
+        ("worker_num", worker_num), ("worker_device_num", worker_device_num)))
+    asked = None if workers is None and devices is None else (workers or 1) * (devices or 1)
+    if hardware_spec is None:
+        return asked
+    nodes = hardware_spec.get("nodes") if isinstance(hardware_spec, dict) else None
+    if not isinstance(nodes, dict):
+        raise ValueError("train(): hardware_spec must be {\"nodes\": {\"num_nodes\": N, \"gpu\": {\"num_gpu\": M}}}: no "
+                         "specification is known here by its name; leave it out and give engines_number")
+    return spec_number(nodes, "num_nodes") * max(1, spec_number(nodes.get("gpu") or {}, "num_gpu"))
+
+
+def spec_number(spec, name):
+    """Numbers in a hardware_spec may be texts."""
+    value = spec.get(name, 1)
+    try:
+        number = int(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else -1
+    except ValueError:
+        number = -1
+    if number < 0 or (number == 0 and name == "num_nodes"):
+        raise ValueError("train(): hardware_spec: %s must be a whole number, got %r" % (name, value))
+    return number
 
 
 def check_environment():
@@ -102,6 +122,3 @@ def check_environment():
                                   "edtTensorflow" % backend)
     if os.environ.get("EXEC_TYPE") == "notebook":
         raise NotImplementedError("FabricModel in a notebook is not supported yet; submit the script with `shoal job run`")
-    mode = os.environ.get("SHOAL_EDT_MODE", "sync_gdc")
-    if mode != "sync_gdc":
-        raise NotImplementedError("mode %s is not supported yet; leave it out for sync_gdc" % mode)

@@ -21,7 +21,7 @@ def clean_job(tmp_path, monkeypatch):
     import torch
 
     for name in ("LOG_DIR", "SUBID", "RESUME_WEIGHT_PATH", "SHOAL_AGENT_SOCKET", "WMLA_NWORKER", "WMLA_WORKER_NDEVICE",
-                 "EXEC_TYPE", "SHOAL_EDT_MODE", "CUDA_VISIBLE_DEVICES"):
+                 "EXEC_TYPE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FABRIC_BACKEND", "pytorch")
     monkeypatch.setenv("RESULT_DIR", str(tmp_path / "result"))

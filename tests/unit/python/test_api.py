@@ -75,8 +75,11 @@ WRONG = [  # what, arguments of train(), error, part of its text
     ("engines and effective batch", dict(engines_number=2, effective_batch_size=8), ValueError, "not both"),
     ("an effective batch below the batch", dict(effective_batch_size=2), ValueError, "must be at least batch_size (4)"),
     ("too many mini-batches in a step", dict(engines_number=5000), ValueError, "at most 4096"),
-    ("a notebook's hardware", dict(hardware_spec={}), NotImplementedError, "shoal job run"),
-    ("a notebook's workers", dict(worker_num=2), NotImplementedError, "worker_num is for notebooks"),
+    ("hardware by its name", dict(hardware_spec={"name": "GPU x 4"}), ValueError, "give engines_number"),
+    ("hardware that is no dict", dict(hardware_spec="small"), ValueError, "give engines_number"),
+    ("hardware without a number", dict(hardware_spec={"nodes": {"num_nodes": "two"}}), ValueError, "num_nodes must be a whole number"),
+    ("hardware of no node", dict(hardware_spec={"nodes": {"num_nodes": 0}}), ValueError, "num_nodes"),
+    ("a notebook's workers", dict(worker_num="2"), TypeError, "worker_num must be an int"),
 ]
 
 
@@ -170,11 +173,29 @@ def test_keras_3_is_refused_with_what_to_install():
 
 
 @pytest.mark.parametrize("name,value,text", [("FABRIC_BACKEND", "mxnet", "edtPyTorch"),
-                                             ("EXEC_TYPE", "notebook", "notebook"), ("SHOAL_EDT_MODE", "async", "sync_gdc")])
+                                             ("EXEC_TYPE", "notebook", "notebook")])
 def test_what_this_version_does_not_serve_is_refused_with_the_remedy(monkeypatch, name, value, text):
     monkeypatch.setenv(name, value)
     with pytest.raises(NotImplementedError, match=text):
         make()
+
+
+SPEC = {"nodes": {"cpu": {"units": "2"}, "mem": {"size": "4Gi"}, "gpu": {"num_gpu": "2", "gpu_profile": "slice"}, "num_nodes": "3",
+                  "num_drivers": "0", "drivers": {"cpu": {"units": "1"}, "mem": {"size": "4Gi"}}}}
+
+
+@pytest.mark.parametrize("said,count", [
+    (dict(worker_num=3), 3), (dict(worker_num=3, worker_device_num=2), 6), (dict(worker_num=3, engines_number=2), 2),
+    (dict(hardware_spec=SPEC), 6), (dict(hardware_spec=SPEC, engines_number=2, worker_num=9), 6),
+    (dict(hardware_spec={"nodes": {"num_nodes": 2, "gpu": {"num_gpu": 0}}}), 2),
+    (dict(hardware_spec=SPEC, effective_batch_size=64), 8)])
+def test_what_notebooks_say_of_their_workers_counts_as_engines_number(said, count):
+    assert _arguments.TrainArguments(1, 8, **said).virtual_workers == count
+
+
+def test_what_notebooks_say_of_memory_has_no_effect_and_is_named():
+    with pytest.warns(UserWarning, match="worker_memory='16G' has no effect"):
+        assert _arguments.TrainArguments(1, 8, 2, worker_memory="16G").virtual_workers == 2
 
 
 def test_unknown_keywords_and_scaleup_are_ignored_with_a_warning():
