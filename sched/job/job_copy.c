@@ -265,7 +265,7 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->document = shoal_view_of(job->document, job->document_len);
 }
 
-uint32_t shoal_framework_needs(const char *framework)
+uint32_t shoal_framework_needs(const char *framework, bool service)
 {
     static const struct {
         const char *name;
@@ -275,7 +275,7 @@ uint32_t shoal_framework_needs(const char *framework)
                   { "disttensorflow", SHOAL_SERVES_TENSORFLOW }, { "edtTensorflow", SHOAL_SERVES_TENSORFLOW } };
 
     SHOAL_ASSERT(framework != NULL);
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+    for (size_t i = 0; !service && i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(framework, known[i].name) == 0)
             return known[i].needs;
     return 0;

@@ -150,7 +150,8 @@ static void drop_hosts(const struct shoal_sched *s, struct sched_lead_state *sta
 static bool lacks(const struct sched_group *g, const struct sched_node *node)
 {
     SHOAL_ASSERT(g->job != NULL); /* J1 */
-    return !shoal_host_serves(node->info.serves, shoal_framework_needs(g->job->spec.framework));
+    return !shoal_host_serves(node->info.serves,
+                              shoal_framework_needs(g->job->spec.framework, shoal_job_spec_serves(&g->job->spec)));
 }
 
 /* The nodes keep their order of ids, so the lead state's list is walked in step with them. */

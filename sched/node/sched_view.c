@@ -173,7 +173,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .priority = g->job->spec.priority,
             .ticket_ms = g->job->ticket_ms,
             .device = g->job->spec.device,
-            .needs = shoal_framework_needs(g->job->spec.framework),
+            .needs = shoal_framework_needs(g->job->spec.framework, shoal_job_spec_serves(&g->job->spec)),
             .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
             .service = shoal_job_spec_serves(&g->job->spec),
         };
@@ -225,7 +225,7 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .max = summary->want_max,
             .device = summary->device,
             .class_hash = summary->class_hash,
-            .needs = shoal_framework_needs(summary->framework),
+            .needs = shoal_framework_needs(summary->framework, summary->serves),
             .elastic = summary->elastic || summary->tasks_all > 0,
             .service = summary->serves && summary->tasks_all > 0,
         };

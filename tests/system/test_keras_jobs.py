@@ -9,7 +9,7 @@ import pytest
 import training
 from conftest import OUT
 from helpers import ended, log_of, result_of, submit
-from mesh import Mesh
+from mesh import Failed, Mesh
 from test_service_of_job import Asker
 from training import Outcome, Run
 
@@ -193,7 +193,10 @@ def test_its_model_is_served(mesh, undisturbed):
     alpha, beta, gamma = mesh.hosts
     ask = Asker(mesh)
     mesh.cli(gamma, "service", "deploy", "kerasnet", "--from-job", undisturbed.run.job)
-    mesh.until(lambda: mesh.cli(beta, "service", "show", "kerasnet")["ready"] == 1, 240, "the kernel is ready")
+    try:
+        mesh.until(lambda: mesh.cli(beta, "service", "show", "kerasnet")["ready"] == 1, 240, "the kernel is ready")
+    except Failed as error:
+        raise Failed("%s\n%s" % (error, mesh.shoal("why", "kerasnet", "--node", beta.url, check=False).stdout)) from None
     rows = numpy.random.RandomState(3).rand(training.TRAIN + training.VALIDATION, 8, 8, 1).astype("float32")[:2]
     answers = []
     for host in mesh.hosts:

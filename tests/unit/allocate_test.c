@@ -229,17 +229,20 @@ static const struct {
     const char *framework;
     uint32_t want; /* slots of an elastic job of at most 6; none of them where the framework is not */
     const char *why;
+    bool service;
 } framework_rows[] = {
-    { "hosts that do not tell take all", { 0, 0, 0 }, "edtTensorflow", 6, "given 6 of 6 slots" },
-    { "TensorFlow goes where it is", { 1, 2, 3 }, "edtTensorflow", 4, "slots of hosts with TensorFlow" },
-    { "torch goes where it is", { 2, 2, 1 }, "edtPyTorch", 2, "slots of hosts with torch" },
-    { "where all hosts have it, it is not talked of", { 3, 3, 1 }, "PyTorch", 6, "given 6 of 6 slots" },
-    { "what needs neither goes anywhere", { 1, 2, 1 }, "", 6, "given 6 of 6 slots" },
+    { "hosts that do not tell take all", { 0, 0, 0 }, "edtTensorflow", 6, "given 6 of 6 slots", false },
+    { "TensorFlow goes where it is", { 1, 2, 3 }, "edtTensorflow", 4, "slots of hosts with TensorFlow", false },
+    { "torch goes where it is", { 2, 2, 1 }, "edtPyTorch", 2, "slots of hosts with torch", false },
+    { "where all hosts have it, it is not talked of", { 3, 3, 1 }, "PyTorch", 6, "given 6 of 6 slots", false },
+    { "what needs neither goes anywhere", { 1, 2, 1 }, "", 6, "given 6 of 6 slots", false },
+    { "a service goes anywhere", { 2, 2, 2 }, "PyTorch", 6, "given 6 of 6 slots", true },
     { "nobody has it",
       { 1, 1, 1 },
       "tensorflow",
       0,
-      "needs 1 slots of hosts with TensorFlow, but the whole mesh has 0: ask for fewer workers or install it" },
+      "needs 1 slots of hosts with TensorFlow, but the whole mesh has 0: ask for fewer workers or install it",
+      false },
 };
 
 static void test_a_job_goes_where_its_framework_is(void **state)
@@ -255,7 +258,7 @@ static void test_a_job_goes_where_its_framework_is(void **state)
             s.hosts[h].serves = framework_rows[r].serves[h];
         }
         add_job(&s, 0, 0, true, 1, 6);
-        s.jobs[0].needs = shoal_framework_needs(framework_rows[r].framework);
+        s.jobs[0].needs = shoal_framework_needs(framework_rows[r].framework, framework_rows[r].service);
         assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
         shoal_allocate_explain(&s.view, &s.out, 0, text, sizeof(text));
         if (s.grants[0].count != framework_rows[r].want || strstr(text, framework_rows[r].why) == NULL)
