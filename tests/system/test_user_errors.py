@@ -7,7 +7,7 @@ from mesh import Mesh
 
 TRAIN = """
 import os, signal, sys
-import torch
+import numpy, torch
 from fabric_model import FabricModel
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -21,6 +21,10 @@ class Net(nn.Module):
         self.calls += 1
         if sys_argv[1:] == ["dies"] and self.calls > 3:
             os.kill(os.getpid(), signal.SIGSEGV)
+        if sys_argv[1:] == ["greedy"] and self.calls > 3:
+            numpy.ones(1 << 50)
+        if sys_argv[1:] == ["large"] and self.calls > 3:
+            torch.ones(1 << 50)
         if sys_argv[1:] == ["raises"]:
             raise KeyError("no such layer")
         return self.linear(x)
@@ -37,6 +41,28 @@ rate = 1e38 if sys.argv[1:] == ["diverges"] else 0.01
 FabricModel(net, datasets, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=rate)).train(2, 16, 2, validation_freq=1)
 """
 STEPS = 8
+LATE = """
+import os
+import torch
+from callbacks import Callback
+from fabric_model import FabricModel
+
+class Trips(Callback):
+    def on_train_begin(self):
+        with open(os.path.join(os.environ["RESULT_DIR"], "engines-%s" % os.uname().nodename), "a") as file:
+            file.write("x")
+            self.number = file.tell()
+
+    def on_batch_end(self, batch, logs=None):
+        self.seen = getattr(self, "seen", 0) + 1
+        if self.seen == 50 and self.number == 2:
+            raise RuntimeError("CUDA error: device-side assert triggered\\nCompile with TORCH_USE_CUDA_DSA")
+
+data = [(torch.ones(4), 1)] * 128
+model = torch.nn.Linear(4, 2)
+FabricModel(model, lambda: (data, None), torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1),
+            user_callback=Trips()).train(20, 8, 4)
+"""
 
 
 def why(host, job):
@@ -63,6 +89,8 @@ def jobs(mesh, tmp_path_factory):
     return {"plain": start(TRAIN, framework="PyTorch"), "dies": start(TRAIN, "--workers", "1", script=("dies",)),
             "raises": start(TRAIN, "--workers", "2", script=("raises",)),
             "diverges": start(TRAIN, "--workers", "2", script=("diverges",)), "well": start(TRAIN, "--workers", "1"),
+            "late": start(LATE, "--workers", "4"), "greedy": start(TRAIN, "--workers", "2", script=("greedy",)),
+            "large": start(TRAIN, "--workers", "2", script=("large",)),
             "trips": start("def area(box):\n    return box['width'] * 2\n\narea({})", framework="PyTorch"),
             "killed": start("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", framework="PyTorch")}
 
@@ -96,7 +124,21 @@ def test_a_script_that_is_killed_says_what_that_may_mean(mesh, jobs):
 def test_what_an_engine_raises_is_the_jobs_end_if_the_script_does_not_catch_it(mesh, jobs):
     facts = ended(mesh, jobs["raises"], 180)
     assert facts["state"] == "ERROR" and facts["exitCode"] == 1
-    assert facts["detail"].startswith("an engine failed in the user's code: KeyError: 'no such layer' (main.py, line 18, in forward")
+    assert facts["detail"].startswith("an engine failed in the user's code: KeyError: 'no such layer' (main.py, line 22, in forward")
+
+
+def test_one_engine_of_four_that_fails_late_ends_the_job_with_its_line(mesh, jobs):
+    facts = ended(mesh, jobs["late"], 240)
+    assert facts["state"] == "ERROR"
+    assert facts["detail"].startswith("an engine failed in the user's code: RuntimeError: CUDA error: device-side assert triggered Compile "
+                                      "with TORCH_USE_CUDA_DSA (main.py, line 16, in on_batch_end"), facts
+
+
+def test_a_lack_of_memory_is_named_with_the_line(mesh, jobs):
+    facts = ended(mesh, jobs["large"], 240)
+    assert facts["state"] == "ERROR" and "allocate" in facts["detail"] and "(main.py, line 20, in forward" in facts["detail"], facts
+    facts = ended(mesh, jobs["greedy"], 240)
+    assert facts["state"] == "ERROR" and "Unable to allocate" in facts["detail"] and "(main.py, line 18, in forward" in facts["detail"], facts
 
 
 def test_engines_that_crash_leave_signal_and_place(mesh, jobs):
