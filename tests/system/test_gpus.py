@@ -97,3 +97,44 @@ def test_doctor_names_the_cards(gpu_mesh):
                           capture_output=True, text=True).stdout
     rows = [row["text"] for row in json.loads(said)["checks"] if row["check"] == "GPU"]
     assert rows == ["slot 0: NVIDIA Pretence 80GB, GPU-00000", "slot 1: NVIDIA Pretence 80GB, MIG-1-0"]
+
+
+CUDA = """
+import torch
+from fabric_model import FabricModel
+
+device = torch.device("cuda")
+model = torch.nn.Linear(4, 2).to(device)
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+    def __getitem__(self, i):
+        return torch.ones(4), i % 2
+
+def step(model, data, eva, loader, args):
+    x, y = data[0].cuda(), data[1].to("cuda:0")
+    model.get_optimizer().zero_grad()
+    loss = model.get_loss_function()(model(x), y)
+    loss.backward()
+    return 0.0, loss
+
+FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss().cuda(), torch.optim.SGD(model.parameters(), lr=0.1),
+            fn_step_train=step).train(1, 4, 2)
+"""
+
+
+def test_an_engine_whose_torch_has_no_cuda_says_that_its_gpu_is_idle(gpu_mesh, script):
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built for CUDA")
+    mesh = gpu_mesh("whole whole", slots=None)
+    host = mesh.hosts[0]
+    job = submit(mesh, host, script(CUDA), "--workers", 2, framework="edtPyTorch")
+    facts = ended(mesh, job, 180)
+    assert facts["state"] == "FINISHED", facts
+    said = "".join(path.read_text(errors="replace") for path in host.data.glob("**/%s/**/stdout" % job))
+    lines = [line for line in said.splitlines() if line.startswith("Warning: this slot has the GPU")]
+    assert len(lines) == 2 and {line.split()[6].rstrip(",") for line in lines} == {"GPU-00000", "GPU-00001"}, said
+    assert all("built without CUDA" in line and "--device cpu" in line for line in lines)
+    assert said.count("there is no GPU here, so what goes to \"cuda\" stays on the CPU") == 2  # of each engine

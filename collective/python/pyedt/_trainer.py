@@ -38,10 +38,23 @@ def engine_device():
         return torch.device("cpu")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     if not torch.cuda.is_available():
+        say_unused_gpu(os.environ["CUDA_VISIBLE_DEVICES"])
         return torch.device("cpu")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
     return torch.device("cuda", 0)
+
+
+_unused = []
+
+
+def say_unused_gpu(name):
+    """Once: a slot's GPU stays idle, which nobody would look for."""
+    if name not in _unused:
+        _unused.append(name)
+        print("Warning: this slot has the GPU %s, and torch %s finds none (%s): this engine computes on the CPU; install a torch for "
+              "CUDA on this host, or submit with --device cpu" % (name, torch.__version__, "built without CUDA"
+                                                                  if torch.version.cuda is None else "the driver does not answer"), flush=True)
 
 
 def result_dir():
