@@ -2,6 +2,7 @@
 bits of an undisturbed run; what a script does wrong is said; a plain script of TensorFlow saves its model."""
 
 import io
+import json
 import os
 import subprocess
 
@@ -10,13 +11,15 @@ import training
 from conftest import OUT
 from helpers import ended, log_of, result_of, submit
 from mesh import Failed, Mesh
+from test_bad_input import post, tar
+from test_published import put_data
 from test_service_of_job import Asker
 from training import Outcome, Run
 
 numpy = pytest.importorskip("numpy")
 PYTHON = os.environ.get("SHOAL_TEST_TENSORFLOW", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="set-up installs no TensorFlow (500 MB): name a Python that has "
-                                "tensorflow-cpu 2.15 with SHOAL_TEST_TENSORFLOW")
+                                "tensorflow-cpu 2.15, and scipy for ImageDataGenerator, with SHOAL_TEST_TENSORFLOW")
 # The numbers of training.py, whose schedule this has: 10 variables are trained, and a sample takes as long as PACE says.
 SCRIPT = """
 import hashlib
@@ -186,6 +189,71 @@ def test_its_curve_its_files_and_its_end(mesh, undisturbed, tmp_path):
         name.removeprefix("model/") for name in files}
     assert any(name.endswith("train/model_epoch_final/saved_model.pb") for name in files)
     assert not [path for host in mesh.hosts for path in host.data.glob("results/**/%s/**/*.tmp" % run.job)]
+
+
+PUBLISHED = """
+import argparse, gzip, os, sys
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import numpy as np
+import tensorflow as tf
+from tensorflow.keras.preprocessing.image import ImageDataGenerator
+sys.path.insert(0, os.path.join(os.environ["FABRIC_HOME"], "libs", "fabric.zip"))
+from callbacks import LoggerCallback
+from fabric_model import FabricModel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--epochs", type=int, default=1)
+args = parser.parse_args()
+
+def read(name, head):
+    with gzip.open(os.path.join(os.environ["DATA_DIR"], name)) as file:
+        return np.frombuffer(file.read()[head:], np.uint8)
+
+x = read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1)[:600].astype("float32") / 255
+y = tf.keras.utils.to_categorical(read("t10k-labels-idx1-ubyte.gz", 8)[:600], 10)
+
+def get_dataset():
+    return (ImageDataGenerator().flow(x[:500], y[:500], batch_size=args.batch_size),
+            ImageDataGenerator().flow(x[500:], y[500:], batch_size=args.batch_size))
+
+class Logger(LoggerCallback):
+    calls = 0
+    def log_train_metrics(self, loss, acc, completed_batch, worker=0):
+        Logger.calls += 1
+    def log_test_metrics(self, loss, acc, completed_batch, worker=0):
+        print("test", 0 <= acc <= 1, flush=True)
+
+tf.keras.utils.set_random_seed(1)
+model = tf.keras.Sequential([
+    tf.keras.layers.Conv2D(4, (5, 5), activation="relu", input_shape=(28, 28, 1)), tf.keras.layers.MaxPooling2D((4, 4)),
+    tf.keras.layers.Dropout(0.25), tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
+edt_m = FabricModel(model, get_dataset, "categorical_crossentropy", tf.keras.optimizers.legacy.Adam(lr=0.01), driver_logger=Logger())
+edt_m.train(args.epochs, args.batch_size, 3)
+print("calls", Logger.calls, flush=True)
+"""
+
+
+def test_a_sample_trains_as_its_client_submits_it_and_by_one_worker_to_the_same_bits(mesh, tmp_path):
+    alpha, beta, gamma = mesh.hosts
+    for host in mesh.hosts:
+        put_data(host.data / "datasets" / "mnist")
+    status, text = post(mesh, beta, tar({"tf2x_mnist_edt/main.py": PUBLISHED.encode()}),
+                        "--exec-start edtTensorflow --numWorker 3 --gpuPerWorker 1 --workerMemory 8G --numPs 2 --edt-options "
+                        "maxWorkers=3,mode=async_gdc --cs-datastore-meta type=fs,data_path=mnist --model-main main.py --model-dir "
+                        "tf2x_mnist_edt --batch-size 32 --epochs 2", "tf2x_mnist_edt.modelDir.tar")
+    assert status in (200, 201, 202), (status, text)
+    (tmp_path / "main.py").write_text(PUBLISHED)
+    jobs = [json.loads(text)["id"], submit(mesh, alpha, tmp_path, "--workers", 1, "--data-path", "mnist", framework="edtTensorflow",
+                                           script=("--batch-size", "32", "--epochs", "2"))]
+    found = []
+    for job in jobs:
+        assert ended(mesh, job, 300)["state"] == "FINISHED", mesh.job(job)
+        assert "calls 32" in log_of(mesh, gamma, job)  # mini-batches of two epochs, the last of 20 samples
+        with numpy.load(io.BytesIO(result_of(mesh, gamma, job, tmp_path)["model/train/model_epoch_final_optimizer_state.npz"])) as state:
+            found.append({name: state[name].tobytes() for name in state.files})
+    assert found[0] == found[1]
+    assert "mode=async_gdc is done as sync_gdc" in log_of(mesh, alpha, jobs[0], "--which", "launcher")
 
 
 def test_its_model_is_served(mesh, undisturbed):
