@@ -297,6 +297,14 @@ def load_torch(name, path, root, model):
 # ---- others ----------------------------------------------------------------------------------------------------------
 
 
+def threads_of_slot():
+    """How many threads a slot has for its arithmetic: as OMP_NUM_THREADS, which torch follows by itself, says."""
+    try:
+        return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
+    except ValueError:
+        return 1
+
+
 class OnnxModel(Model):
     platform = "onnxruntime_onnx"
 
@@ -306,7 +314,12 @@ class OnnxModel(Model):
             import onnxruntime
         except ImportError:
             raise Unusable("%s is an ONNX model, and this host's Python has no onnxruntime" % os.path.basename(path)) from None
-        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        # Else it takes every core for itself, and its threads spin there between requests, beside other slots' work.
+        options.intra_op_num_threads = threads_of_slot()
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.inputs = [self._describe(one) for one in self._session.get_inputs()]
         self.outputs = [self._describe(one) for one in self._session.get_outputs()]
         self.batches = all(one["shape"] and one["shape"][0] == -1 for one in self.inputs)

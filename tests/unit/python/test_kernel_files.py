@@ -19,8 +19,17 @@ ONNX = """
         def __init__(self, name, type, shape):
             self.name, self.type, self.shape = name, type, shape
 
+    class SessionOptions:
+        def __init__(self):
+            self.said = {}
+
+        def add_session_config_entry(self, name, value):
+            self.said[name] = value
+
     class InferenceSession:
-        def __init__(self, path, providers):
+        def __init__(self, path, options, providers):
+            assert options.intra_op_num_threads == 3 and options.inter_op_num_threads == 1
+            assert options.said == {"session.intra_op.allow_spinning": "0"}
             with open(path) as file:
                 self._kind = file.read()
             if self._kind not in ("double", "text"):
@@ -87,9 +96,10 @@ def rows_of(one, *rows, datatype="FP32"):
 
 def test_onnx(host, tmp_path):  # noqa: F811
     path = stand_in(tmp_path / "fakes", onnxruntime=ONNX)
-    one = host({"m.onnx": "double"}, PYTHONPATH=path)
+    slot = {"PYTHONPATH": path, "OMP_NUM_THREADS": "3"}
+    one = host({"m.onnx": "double"}, **slot)
     assert one.ready()["platform"] == "onnxruntime_onnx" and rows_of(one, [1.0, 2.0], [3.0, 4.0]) == [2, 4, 6, 8]
-    one = host({"m.onnx": "text"}, PYTHONPATH=path)
+    one = host({"m.onnx": "text"}, **slot)
     one.ready()
     status, said = one.oip({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "\u00e4"]}]})
     assert status == 200 and said["outputs"][0]["data"] == ["a", "\u00e4"]
@@ -97,7 +107,7 @@ def test_onnx(host, tmp_path):  # noqa: F811
     head = json.dumps({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1, 2], "parameters": {"binary_data_size": len(raw)}}]})
     status, _, body = one.answer(9, head.encode() + raw, header_len=len(head))
     assert status == 400 and b"no UTF-8" in body
-    assert "INVALID_PROTOBUF" in refusal_of(host({"m.onnx": "garbage"}, PYTHONPATH=path))
+    assert "INVALID_PROTOBUF" in refusal_of(host({"m.onnx": "garbage"}, **slot))
 
 
 def test_xgboost(host, tmp_path):  # noqa: F811
