@@ -648,10 +648,20 @@ static bool wants_json(int argc, char **argv)
     return false;
 }
 
+/* A command may have an option of this name, with a value: that is not it. */
+static bool asks_version(const struct cli *cli)
+{
+    bool asked = false;
+
+    for (unsigned i = 0; i < cli->given_count; i++)
+        asked = asked || cli->given[i].option == find_in(global_options, "version", sizeof("version") - 1, 0);
+    return asked;
+}
+
 /* Help and version, which need no command. False: neither was asked for. */
 static bool answer_globals(struct cli *cli, int *code)
 {
-    if (cli_flag(cli, "version")) {
+    if (asks_version(cli)) {
         *code = cli_run_version(cli);
         return true;
     }

@@ -150,6 +150,12 @@ static const struct cli_option test_options[] = {
     { "path", "NAME", "infer (/v2/models) or dlim (/dlim/v1/inference) [infer for an OIP request, else dlim]", 0 },
     { NULL, NULL, NULL, 0 },
 };
+static const struct cli_option canary_options[] = {
+    { "version", "N", "the other version that is kept, by its number", 0 },
+    { "weight", "PERCENT", "of the requests that name no version, 0 to 100", 0 },
+    { "off", NULL, "it gets none any more, and its kernels end", 0 },
+    { NULL, NULL, NULL, 0 },
+};
 static const struct cli_option edit_options[] = {
     { "set", "PATH=VALUE", "one field, such as policy.kernel_max=4; may be repeated", 's' },
     { "file", "FILE", "a profile, whole or in part, as JSON; - for standard input", 'f' },
@@ -320,6 +326,17 @@ const struct cli_command cli_commands[] = {
       .run = cli_service_start },
     { .words = "service stop", .args = "NAME", .help = "no replica; it stays deployed", .run = cli_service_stop },
     { .words = "service scale", .args = "NAME N", .help = "as many replicas as that", .run = cli_service_scale },
+    { .words = "service canary",
+      .args = "NAME",
+      .help = "a part of the requests for another version than the current one",
+      .options = canary_options,
+      .run = cli_service_canary,
+      .more = "  shoal service canary digits --version 2 --weight 10       what goes wrong there, its clients see\n"
+              "  shoal service canary digits --off\n" },
+    { .words = "service promote",
+      .args = "NAME",
+      .help = "the canary is the current version from now on",
+      .run = cli_service_promote },
     { .words = "service rollback",
       .args = "NAME",
       .help = "back to the version before",

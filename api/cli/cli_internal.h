@@ -207,6 +207,8 @@ int cli_service_start(struct cli *cli);
 int cli_service_stop(struct cli *cli);
 int cli_service_scale(struct cli *cli);
 int cli_service_rollback(struct cli *cli);
+int cli_service_canary(struct cli *cli);
+int cli_service_promote(struct cli *cli);
 int cli_service_delete(struct cli *cli);
 int cli_service_logs(struct cli *cli);
 int cli_service_edit(struct cli *cli);

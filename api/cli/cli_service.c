@@ -1,4 +1,4 @@
-/* shoal service: deploy, list, show, start, stop, scale, rollback, delete, logs. */
+/* shoal service: deploy, list, show, start, stop, scale, canary, promote, rollback, delete, logs. */
 #include "cli_internal.h"
 
 #include <errno.h>
@@ -44,6 +44,28 @@ int cli_service_stop(struct cli *cli) { return change(cli, "POST", "/stop"); }
 
 int cli_service_rollback(struct cli *cli) { return change(cli, "POST", "/rollback"); }
 
+int cli_service_promote(struct cli *cli) { return change(cli, "POST", "/promote"); }
+
+int cli_service_canary(struct cli *cli)
+{
+    const char *version = cli_value(cli, "version");
+    char verb[400], number[300];
+    uint64_t weight = UINT64_MAX;
+
+    if (cli_flag(cli, "off") && (version != NULL || cli_value(cli, "weight") != NULL))
+        return cli_fail(SHOAL_EXIT_USAGE, "--off ends the canary; it goes without --version and --weight");
+    if (cli_flag(cli, "off"))
+        return change(cli, "DELETE", "/canary");
+    if (version == NULL || cli_value(cli, "weight") == NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "--version and --weight say which version gets how many percent of the "
+                                          "requests; --off ends it");
+    if (!cli_number(cli, "weight", 0, 100, &weight))
+        return SHOAL_EXIT_USAGE;
+    cli_encode(version, number, sizeof(number));
+    (void)snprintf(verb, sizeof(verb), "/canary?version=%s&weight=%" PRIu64, number, weight);
+    return change(cli, "POST", verb);
+}
+
 int cli_service_delete(struct cli *cli) { return change(cli, "DELETE", ""); }
 
 int cli_service_scale(struct cli *cli)
@@ -80,9 +102,18 @@ static void print_list(const struct cli *cli, const struct json_value *root)
 
 int cli_service_list(struct cli *cli) { return cli_show(cli, "/v1/services", print_list); }
 
+static void print_version(const struct json_value *version)
+{
+    (void)printf("v%-8" PRId64 " %s: %" PRId64 " %% of the requests, %" PRId64 " of %" PRId64 " ready, %" PRId64
+                 " in hand, %" PRId64 " answered, %" PRId64 " failed\n",
+                 cli_int_at(version, "version"), cli_text_at(version, "role"), cli_int_at(version, "weight"),
+                 cli_int_at(version, "ready"), cli_int_at(version, "replicas"), cli_int_at(version, "open"),
+                 cli_int_at(version, "answered"), cli_int_at(version, "failed"));
+}
+
 static void print_service(const struct cli *cli, const struct json_value *root)
 {
-    const struct json_value *hosts = json_input_get(root, "hosts");
+    const struct json_value *hosts = json_input_get(root, "hosts"), *versions = json_input_get(root, "versions");
     const char *why = cli_text_at(root, "why");
 
     (void)cli;
@@ -93,6 +124,8 @@ static void print_service(const struct cli *cli, const struct json_value *root)
                  cli_text_at(root, "job"));
     if (why[0] != '\0')
         (void)printf("why       %s\n", cli_shown(why));
+    for (size_t i = 0; versions != NULL && i < json_input_count(versions); i++)
+        print_version(json_input_at(versions, i));
     for (size_t i = 0; hosts != NULL && i < json_input_count(hosts); i++) {
         const struct json_value *host = json_input_at(hosts, i);
 

@@ -73,6 +73,7 @@ void routes_oip_ready(struct http_request *request)
 struct meta {
     struct http_request *request;
     char version[16];
+    char other[16]; /* "": there is none */
 };
 
 static void put_tensors(struct json_writer *w, const char *key, const struct json_value *kernel)
@@ -107,6 +108,8 @@ static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *ms
         json_object_begin(&w, NULL);
         json_text(&w, "name", request->params[0]);
         json_array_begin(&w, "versions");
+        if (meta->other[0] != '\0')
+            json_text(&w, NULL, meta->other);
         json_text(&w, NULL, meta->version);
         json_end(&w);
         json_text(&w, "platform",
@@ -121,16 +124,22 @@ static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *ms
     http_request_release(request);
 }
 
-/* Only the version that stands answers. False: another one was asked for, which has been answered. */
-static bool version_stands(struct http_request *request, const struct shoal_service_info *info)
+/* False: neither of the versions that are kept was asked for, which has been answered. */
+static bool version_stands(struct http_request *request, const struct shoal_service_info *info, bool *other)
 {
-    char version[16], text[300];
+    char version[16], before[16], text[300];
 
     (void)snprintf(version, sizeof(version), "%u", info->version);
-    if (request->params[1] == NULL || strcmp(request->params[1], version) == 0)
+    (void)snprintf(before, sizeof(before), "%u", info->other);
+    *other = info->other > 0 && request->params[1] != NULL && strcmp(request->params[1], before) == 0;
+    if (request->params[1] == NULL || *other || strcmp(request->params[1], version) == 0)
         return true;
-    (void)snprintf(text, sizeof(text), "Model <%s> has version %s, not %.60s.", info->name, version,
-                   request->params[1]);
+    if (info->other > 0)
+        (void)snprintf(text, sizeof(text), "Model <%s> has versions %s and %s, not %.60s.", info->name, version, before,
+                       request->params[1]);
+    else
+        (void)snprintf(text, sizeof(text), "Model <%s> has version %s, not %.60s.", info->name, version,
+                       request->params[1]);
     respond_error(request, 404, text);
     return false;
 }
@@ -141,11 +150,14 @@ static void on_meta_look(void *arg, enum shoal_err err, const struct shoal_msg *
     struct meta *meta = arg;
     struct http_request *request = meta->request;
     const struct shoal_backend *backend = &request->http->backend;
+    bool other;
 
     if (err != SHOAL_OK) {
         respond_failure(request, err, msg);
-    } else if (version_stands(request, info)) {
+    } else if (version_stands(request, info, &other)) {
         (void)snprintf(meta->version, sizeof(meta->version), "%u", info->version);
+        if (info->other > 0)
+            (void)snprintf(meta->other, sizeof(meta->other), "%u", info->other);
         backend->service_kernels(backend->ctx, &request->user, request->params[0], on_kernels, meta);
         return;
     }
@@ -170,11 +182,12 @@ static void on_ready_look(void *arg, enum shoal_err err, const struct shoal_msg 
                           const struct shoal_service_info *info)
 {
     struct http_request *request = arg;
+    bool other;
 
     if (err != SHOAL_OK)
         respond_failure(request, err, msg);
-    else if (version_stands(request, info))
-        respond_flag(request, "ready", info->ready > 0);
+    else if (version_stands(request, info, &other))
+        respond_flag(request, "ready", (other ? info->other_ready : info->ready) > 0);
     http_request_release(request);
 }
 

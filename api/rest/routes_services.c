@@ -68,6 +68,28 @@ static void handle_rollback(struct http_request *request) { change(request, SHOA
 
 static void handle_delete(struct http_request *request) { change(request, SHOAL_SERVICE_DELETE, 0); }
 
+static void handle_promote(struct http_request *request) { change(request, SHOAL_SERVICE_PROMOTE, 0); }
+
+static void handle_canary_end(struct http_request *request) { change(request, SHOAL_SERVICE_CANARY_END, 0); }
+
+static void handle_canary(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *version = http_query(request, "version");
+    uint64_t percent = UINT64_MAX;
+
+    if (!routes_number(request, "weight", 100, &percent))
+        return;
+    if (percent == UINT64_MAX || version == NULL || version[0] == '\0') {
+        http_respond_error(request, 400,
+                           "version and weight: say which version gets how many percent of the requests, 0 to 100");
+        return;
+    }
+    http_request_hold(request);
+    backend->service_canary(backend->ctx, &request->user, request->params[0], version, (unsigned)percent, on_changed,
+                            request);
+}
+
 static void handle_scale(struct http_request *request)
 {
     uint64_t replicas = UINT64_MAX;
@@ -116,6 +138,9 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/start", .handle = handle_start },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/stop", .handle = handle_stop },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/rollback", .handle = handle_rollback },
+    { .method = HTTP1_POST, .pattern = "/v1/services/{}/canary", .handle = handle_canary },
+    { .method = HTTP1_DELETE, .pattern = "/v1/services/{}/canary", .handle = handle_canary_end },
+    { .method = HTTP1_POST, .pattern = "/v1/services/{}/promote", .handle = handle_promote },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/scale", .handle = handle_scale },
     { .method = HTTP1_POST, .pattern = "/v2/models/{}/infer", .handle = handle_infer, BODY },
     { .method = HTTP1_POST, .pattern = "/v2/models/{}/versions/{}/infer", .handle = handle_infer_version, BODY },

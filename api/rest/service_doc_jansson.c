@@ -554,6 +554,17 @@ static void edit_started(json_t *doc, bool started, uint64_t now_s)
         (void)json_object_set_new(doc, "started_at", json_integer((json_int_t)now_s));
 }
 
+static void edit_canary(json_t *doc, const struct service_doc_edit *edit)
+{
+    if (edit->canary == 0)
+        (void)json_object_del(doc, "canary");
+    else
+        (void)json_object_set_new(doc, "canary",
+                                  json_pack("{s:i,s:i}", "part", (int)edit->canary, "at", (int)edit->canary_at));
+    if (edit->canary > 0)
+        edit_started(doc, true, edit->now_s);
+}
+
 static enum shoal_err edit_doc(json_t *doc, const struct service_doc_edit *edit, struct shoal_msg *msg)
 {
     bool has_body =
@@ -575,6 +586,7 @@ static enum shoal_err edit_doc(json_t *doc, const struct service_doc_edit *edit,
     case SERVICE_DOC_PROFILE: err = edit_profile(doc, body, edit, msg); break;
     case SERVICE_DOC_MODEL: err = edit_model(doc, body, edit, msg); break;
     case SERVICE_DOC_README: err = edit_readme(doc, body, msg); break;
+    case SERVICE_DOC_CANARY: edit_canary(doc, edit); break;
     }
     json_decref(body);
     return err;
@@ -712,7 +724,7 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
     json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");
     json_t *profile = json_object_get(doc, "profile");
     int64_t copies = int_at(profile, "replica", 1), max = int_at(profile, "policy.kernel_max", -1);
-    int64_t timeout = int_at(profile, "policy.task_execution_timeout", 60);
+    int64_t timeout = int_at(profile, "policy.task_execution_timeout", 60), canary = int_at(doc, "canary.part", 0);
 
     *knobs = (struct service_knobs){ .started = replicas > 0,
                                      .kernels_min = replicas,
@@ -728,6 +740,10 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
         knobs->batch = (uint32_t)int_at(profile, "policy.task_batch_size", 1);
         knobs->interval_s = (uint32_t)int_at(profile, "policy.schedule_interval", 3);
         knobs->release_s = (uint32_t)int_at(profile, "policy.kernel_delay_release_time", 60);
+        if (canary > 0 && canary <= SHOAL_SERVICE_CANARY_MAX) {
+            knobs->canary = (uint32_t)canary;
+            knobs->canary_at = (uint32_t)int_at(doc, "canary.at", 0);
+        }
         knobs->timeout_s = timeout < 0 || timeout > TIMEOUT_S_MAX ? TIMEOUT_S_MAX : (uint32_t)timeout;
     }
     json_decref(doc);

@@ -63,6 +63,7 @@ enum shoal_err submit_read_service(struct submit *s, bool no_words, struct shoal
     o->service = name == NULL ? "" : name;
     o->app_name = o->service;
     o->replicas = (unsigned)replicas;
+    o->service_version = 1;
     o->service_new = again == NULL || strcmp(again, "true") != 0;
     o->service_known = of_wmla;
     if (submit_is_dlim(request) && name != NULL)

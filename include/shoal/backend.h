@@ -139,6 +139,8 @@ enum shoal_service_verb {
     SHOAL_SERVICE_SCALE, /* to a number */
     SHOAL_SERVICE_DELETE,
     SHOAL_SERVICE_BACK, /* to the version before; the one that it takes the place of can be gone back to */
+    SHOAL_SERVICE_PROMOTE, /* the canary becomes the current version, as BACK; EXISTS: there is none */
+    SHOAL_SERVICE_CANARY_END,
     SHOAL_SERVICE_VERBS,
 };
 
@@ -146,6 +148,8 @@ enum shoal_service_verb {
 struct shoal_service_info {
     const char *name, *creator;
     uint32_t version; /* from 1 */
+    uint32_t other;   /* the other version that is kept; 0: none, or not known */
+    uint32_t other_ready; /* its kernels */
     uint64_t created_s, updated_s;
     struct shoal_job_id job;
     struct shoal_job_id before; /* the version before, which it can be rolled back to; zero: none */
@@ -281,6 +285,10 @@ struct shoal_backend {
     /* NOT_FOUND, DENIED, INVALID. `edit` is borrowed until `done`. */
     void (*service_edit)(void *ctx, const struct shoal_user *caller, const char *name,
                          const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg);
+    /* `percent` of the requests that name no version go to `version` (digits), which is kept and not the current one. NOT_FOUND,
+     * DENIED, INVALID; EXISTS: the service is stopped. */
+    void (*service_canary)(void *ctx, const struct shoal_user *caller, const char *name, const char *version,
+                           unsigned percent, shoal_backend_done_fn *done, void *arg);
     /* {"kernels":[{"id","node","state","batch","running","finished","failed","platform","inputs","outputs"}]}: asked of
      * the hosts that say that they serve it. NOT_FOUND. */
     void (*service_kernels)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,

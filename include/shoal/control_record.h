@@ -59,6 +59,7 @@ struct shoal_serving_record {
         uint32_t room;  /* requests that these take at one time */
         uint32_t open;  /* requests that are there */
         uint32_t limit_s; /* time of one request, by the profile that they started with; 0: not told */
+        uint64_t answered, failed; /* requests, since its first kernel came to this host */
     } services[SHOAL_SERVING_MAX];
 };
 SHOAL_MUST_CHECK enum shoal_err shoal_serving_record_encode(const struct shoal_serving_record *serving, uint8_t *bytes,

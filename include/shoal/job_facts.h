@@ -48,6 +48,7 @@ struct shoal_job_facts {
     uint32_t task_counts[SHOAL_TASK_STATE_COUNT];
     char service[SHOAL_JOB_TEXT_BYTES]; /* "": it is none */
     uint32_t replicas;                  /* of a service: how many are to run */
+    uint32_t version;                   /* which of the service's it is; 0: not told */
     uint32_t revision;                  /* of its document */
     struct shoal_view document;         /* JSON, see api/rest/service_doc.h; as args */
 };
@@ -88,6 +89,9 @@ struct shoal_job_summary {
     uint64_t create_ms, start_ms, end_ms;
     /* Tasks of an array: all, DONE and FAILED. 0: not an array. */
     uint32_t tasks_all, tasks_done, tasks_failed;
+    uint32_t version; /* of a service, as in its facts */
+    /* Of a service: one more than the percentage of unpinned requests that its other version is to get; 0: there is no canary. */
+    uint8_t canary;
     /* The hosts where it holds slots; those beyond the bound are left out (`held` counts all). */
     uint8_t host_count;
     struct {

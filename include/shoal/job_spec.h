@@ -68,6 +68,7 @@ struct shoal_job_spec {
     char array[SHOAL_ARRAY_TEXT_BYTES]; /* "": not an array; else as shoal_array_parse reads it */
     char service[SHOAL_JOB_TEXT_BYTES]; /* "": no service; else its name, and the tasks of `array` are its replicas */
     uint32_t replicas;                  /* of a service, to begin with */
+    uint32_t version;                   /* of a service: which of its versions; 0: an older agent founded it */
     struct shoal_view profile;          /* of a service: JSON; empty: the defaults */
     struct shoal_view kept;             /* by decode: fields of a later version, which encode writes back */
 };

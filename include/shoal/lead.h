@@ -103,7 +103,10 @@ struct shoal_lead_event {
             uint32_t call;
             uint64_t step;
         } records_mark;
-        uint32_t floor;
+        struct {
+            uint32_t count;
+            uint8_t canary; /* as in the summary */
+        } floor;
     } u;
 };
 

@@ -270,6 +270,7 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* Services. Replicas of one: as many as tasks of an array run at one time. Bodies of requests and answers: images in base64
  * are usual. Requests that wait at one host for one service, and their bytes: then 429. */
 #define SHOAL_SERVICE_REPLICAS_MAX 64u
+#define SHOAL_SERVICE_CANARY_MAX 101u /* as summaries say it: a percentage, and one */
 /* What is written of one service: its model, its profile and its readme, as JSON. It rides in one entry of its group. */
 #define SHOAL_SERVICE_DOCUMENT_BYTES_MAX (24 * SHOAL_KIB)
 /* A runtime that an administrator made: its name and what is written of it, which lie in a framework's row of the mesh group. */

@@ -231,6 +231,7 @@ struct shoal_sched_event {
         struct {
             struct shoal_job_id job;
             uint32_t count;
+            uint8_t canary; /* as in its summary */
         } floor;
         struct {
             struct shoal_job_id job;

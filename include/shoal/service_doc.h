@@ -3,7 +3,8 @@
  *     { "model":   what model.json says, and uid, size, model_path (WMLA's model object)
  *       "profile": how it is run and scaled (WMLA's appprofile, schema 1.2), whole, defaults written out
  *       "readme":  text
- *       "started_at": seconds since 1970; 0: it is stopped      "updated_at": of the newest edit }
+ *       "started_at": seconds since 1970; 0: it is stopped      "updated_at": of the newest edit
+ *       "canary":  {"part": ..., "at": ...} as in struct service_knobs; an older agent keeps it and does nothing by it }
  *
  * D1. A profile holds what its table of rows allows, or it is refused with the path of what is wrong, and nothing changes.
  * D2. Keys that nobody here knows are kept and given back.
@@ -24,6 +25,8 @@ struct service_knobs {
     uint32_t batch;
     uint32_t interval_s, release_s;
     uint32_t timeout_s; /* of one request, at most SHOAL_INFER_TIMEOUT_MS_MAX, which is what no limit is */
+    uint32_t canary;    /* a percentage of the requests, and one; 0: no other version gets a part of them */
+    uint32_t canary_at; /* the change of the service's name at which that was said: it counts until the next one */
 };
 
 /* A new deployment. Texts are borrowed. */
@@ -44,6 +47,7 @@ enum service_doc_edit_kind {
     SERVICE_DOC_PROFILE, /* `body`: a profile, whole or in part */
     SERVICE_DOC_MODEL,   /* `body`: a model object */
     SERVICE_DOC_README,  /* `body`: {"readme": text} */
+    SERVICE_DOC_CANARY,  /* `canary`, `canary_at` */
 };
 
 struct service_doc_edit {
@@ -52,6 +56,8 @@ struct service_doc_edit {
     uint32_t replicas;
     const char *name; /* of the service: a profile must not have another */
     uint64_t now_s;
+    uint32_t canary_version;    /* that is to get a part of the requests; 0: the canary ends */
+    uint32_t canary, canary_at; /* as in struct service_knobs */
 };
 
 /* Each appends to `out` on success only. INVALID: the message names the key. MALFORMED: `doc` is no document. */

@@ -99,6 +99,7 @@ struct shoal_job_options {
     const char *array;              /* ranges of an array of tasks (shoal/array.h); "" = none */
     const char *service;            /* "": none; else its name, and the job runs its replicas */
     unsigned replicas;              /* of a service */
+    uint32_t service_version;       /* of a service: the first, or given by the agent that knows the one before */
     const char *profile;            /* of a service: its document (shoal/service_doc.h) */
     bool service_new;               /* refused (EXISTS) where the name is in use; else it is that one's next version */
     bool service_known;             /* refused (NOT_FOUND) where it is not */

@@ -230,6 +230,9 @@ static void tell(struct agent *agent, const struct shoal_serving_record *all)
     size_t len;
 
     memcpy(record.key.bytes, agent->identity.node.bytes, sizeof(record.key.bytes));
+    if (shoal_serving_record_encode(&fits, bytes, sizeof(bytes), &len) != SHOAL_OK)
+        for (unsigned i = 0; i < fits.count; i++) /* who serves comes before how much it served */
+            fits.services[i].answered = fits.services[i].failed = 0;
     while (shoal_serving_record_encode(&fits, bytes, sizeof(bytes), &len) != SHOAL_OK)
         if (fits.count-- == 0)
             return;
@@ -247,14 +250,19 @@ void agent_serve_look(struct agent *agent)
     if (!agent->serving_changed && agent->health_ticks % TOLD_TICKS != 0)
         return;
     count = serve_host_facts(agent->serve, facts, SERVE_FACTS_MAX);
-    for (size_t i = 0; i < count && serving.count < SHOAL_SERVING_MAX; i++)
+    for (size_t i = 0; i < count && serving.count < SHOAL_SERVING_MAX; i++) {
+        const struct serve_counts *counts = serve_host_counts(agent->serve, facts[i].job);
+
         if (facts[i].ready > 0)
             serving.services[serving.count++] =
                 (struct shoal_serving){ .job = facts[i].job,
                                         .ready = facts[i].ready,
                                         .room = facts[i].room < UINT16_MAX ? facts[i].room : UINT16_MAX,
                                         .open = facts[i].open,
-                                        .limit_s = facts[i].limit_s };
+                                        .limit_s = facts[i].limit_s,
+                                        .answered = counts == NULL ? 0 : counts->answered,
+                                        .failed = counts == NULL ? 0 : counts->failed };
+    }
     if (agent->services_held != NULL) /* no kernel is ready, and so many wait for one */
         serving.count = (uint8_t)(serving.count + agent->services_held(agent, serving.services + serving.count,
                                                                        SHOAL_SERVING_MAX - serving.count));

@@ -14,6 +14,9 @@
  * I4. A request whose client is gone ends silently: at once, or where a callback has it, when that comes.
  * I5. A request has the time, from its acceptance on, that the profile gives (its kernels' hosts tell it by gossip, of a service
  *     without a ready kernel its group), and no more than its client gives.
+ * I6. A request that names a version gets that one or none. Of the others, the part that the profile's owner says is drawn for the
+ *     canary, evenly: it gets the current version where the canary is not ready or full, and the canary's answer, be it an
+ *     error, where a kernel of it has it.
  *
  * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
@@ -160,21 +163,29 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
     return true;
 }
 
-/* A version that is not ready yet leaves its requests to the one before. */
+/* A canary that is not ready leaves its requests to the current version, and a current one to the one before. */
 static bool choose(struct infer_call *call, struct shoal_node_id *node)
 {
-    struct shoal_job_id current = call->current;
+    const struct shoal_job_id order[] = { call->canary, call->current, call->before };
 
-    call->job = current;
-    if (choose_of(call, node))
-        return true;
-    if (shoal_job_id_is_mesh(call->before))
-        return false;
-    call->job = call->before;
-    if (choose_of(call, node))
-        return true;
-    call->job = current;
+    for (unsigned i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        call->job = order[i];
+        if (!shoal_job_id_is_mesh(order[i]) && choose_of(call, node))
+            return true;
+    }
+    call->job = call->current;
     return false;
+}
+
+void backend_infer_elsewhere(struct infer_call *call, bool full)
+{
+    if (!shoal_job_id_is_mesh(call->canary) && shoal_job_id_equal(call->job, call->canary)) { /* I6 */
+        call->canary = (struct shoal_job_id){ { 0 } };
+        call->tries = 0;
+    } else {
+        call->full = call->full || full;
+    }
+    backend_infer_next(call);
 }
 
 /* ---- on this host ---- */
@@ -186,8 +197,7 @@ static void on_local(void *arg, enum shoal_err err, const char *text, const stru
 
     call->kernel_id = 0;
     if (err == SHOAL_ERR_STALE || err == SHOAL_ERR_FULL) {
-        call->full = call->full || err == SHOAL_ERR_FULL;
-        backend_infer_next(call);
+        backend_infer_elsewhere(call, err == SHOAL_ERR_FULL);
         return;
     }
     if (answer != NULL)
@@ -292,20 +302,37 @@ static void held_put(struct infer_call *call)
     call->agent->serving_changed = true;
 }
 
+/* Why the version that is asked for has no kernel: of another one than the current, gossip says it. */
+static void say_waits(const struct infer_call *call, const char *pending, char *why, size_t cap)
+{
+    struct shoal_job_summary *summary;
+
+    (void)snprintf(why, cap, "%s", pending);
+    if (shoal_job_id_equal(call->group, call->current))
+        return;
+    summary = calloc(1, sizeof(*summary));
+    SHOAL_ASSERT(summary != NULL);
+    (void)backend_summary(call->agent, call->current, summary);
+    (void)snprintf(why, cap, "%s", summary->pending);
+    free(summary);
+}
+
 static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct infer_call *call = arg;
     struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
     struct service_knobs knobs = { .started = false };
+    char why[sizeof(facts->pending)];
 
     SHOAL_ASSERT(facts != NULL);
     if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
         service_doc_knobs(facts->document, facts->replicas, &knobs);
     if (knobs.timeout_s > 0)
         limit(call, knobs.timeout_s);
+    say_waits(call, facts->pending, why, sizeof(why));
     if (call->gone)
         backend_infer_end(call, SHOAL_ERR_STALE, "", NULL);
-    else if (knobs.started && knobs.kernels_max > 0 && strncmp(facts->pending, FAILING, sizeof(FAILING) - 1) != 0)
+    else if (knobs.started && knobs.kernels_max > 0 && strncmp(why, FAILING, sizeof(FAILING) - 1) != 0)
         held_put(call);
     else
         refuse_held(call);
@@ -325,7 +352,7 @@ static bool held_full(const struct agent *agent)
 static void hold(struct infer_call *call)
 {
     struct shoal_sched_request get = {
-        .kind = SHOAL_SCHED_GET, .job = call->current, .linearizable = true, .deadline_ms = READ_MS
+        .kind = SHOAL_SCHED_GET, .job = call->group, .linearizable = true, .deadline_ms = READ_MS
     };
 
     if (held_full(call->agent)) {
@@ -378,6 +405,14 @@ size_t backend_infer_held(struct agent *agent, struct shoal_serving *held, size_
 
 /* ---- from the name on ---- */
 
+/* I6. The numbers of requests, times the golden ratio, are spread evenly, whichever of them are this service's. */
+static bool is_drawn(const struct infer_call *call, uint8_t part)
+{
+    uint64_t place = (uint32_t)(call->id * 2654435769u);
+
+    return part > 0 && place * 100 < (part - 1ull) << 32;
+}
+
 static void infer_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
 {
     struct infer_call *call = arg;
@@ -386,8 +421,23 @@ static void infer_found(void *arg, enum shoal_err err, const char *text, const s
         backend_infer_end(call, err, text, NULL);
         return;
     }
-    call->job = call->current = service->job;
+    call->job = call->current = call->group = service->job;
     call->before = service->before;
+    if (!shoal_job_id_is_mesh(service->before) && is_drawn(call, backend_canary_part(call->agent, service->job)))
+        call->canary = service->before;
+    backend_infer_next(call);
+}
+
+static void version_found(void *arg, enum shoal_err err, const char *text, const struct backend_version *found)
+{
+    struct infer_call *call = arg;
+
+    if (err != SHOAL_OK || call->gone) {
+        backend_infer_end(call, err, text, NULL);
+        return;
+    }
+    call->job = call->current = found->job;
+    call->group = found->service->job;
     backend_infer_next(call);
 }
 
@@ -405,7 +455,10 @@ void backend_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn 
     limit(call, 0);
     call->done = done;
     call->arg = arg;
-    backend_service_find(ctx, infer->model, false, infer_found, call);
+    if (infer->version != NULL && infer->version[0] != '\0')
+        backend_version_find(ctx, infer->model, infer->version, false, version_found, call);
+    else
+        backend_service_find(ctx, infer->model, false, infer_found, call);
 }
 
 struct infer_call *backend_infer_find(const struct agent *agent, uint64_t number)

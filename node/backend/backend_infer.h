@@ -51,7 +51,7 @@ struct infer_call {
     bool gone;          /* I4 */
     struct shoal_infer infer;
     struct shoal_job_id job;     /* whose kernels are asked */
-    struct shoal_job_id current; /* that the service's name stands for */
+    struct shoal_job_id current; /* that the service's name stands for, or that its client has pinned */
     uint64_t begun_ns, deadline_ns;
     struct shoal_node_id tried[INFER_TRIES_MAX]; /* the last one has it now */
     unsigned tries;
@@ -61,6 +61,8 @@ struct infer_call {
     bool full;                  /* a host was */
     uint64_t asked_ns;          /* when its group was asked; 0: it was not */
     struct shoal_job_id before; /* of a version that is not ready yet: the one that it takes the place of */
+    struct shoal_job_id canary; /* which it was drawn for; zero: it was not */
+    struct shoal_job_id group;  /* that says whether the service is started */
     bool pieces;                /* L3: of the host that has it */
     size_t body_sent, body_took;
     int64_t window;          /* bytes of pieces that may come */
@@ -72,6 +74,8 @@ struct infer_call {
 
 /* backend_infer.c */
 void backend_infer_next(struct infer_call *call);
+/* The host that was asked has no kernel for it, or is full. */
+void backend_infer_elsewhere(struct infer_call *call, bool full);
 void backend_infer_end(struct infer_call *call, enum shoal_err err, const char *text,
                        const struct shoal_inferred *inferred);
 /* NULL: there is none, or its client is gone. */

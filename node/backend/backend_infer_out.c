@@ -133,9 +133,8 @@ static void on_remote(void *arg, enum shoal_err err, const struct shoal_msg *msg
         return;
     }
     if (call->gone || elsewhere) { /* I1 */
-        call->full = call->full || err == SHOAL_ERR_FULL;
         answer_forget(call);
-        backend_infer_next(call);
+        backend_infer_elsewhere(call, err == SHOAL_ERR_FULL);
     } else if (err == SHOAL_ERR_UNREACHABLE) {
         backend_infer_end(call, SHOAL_ERR_RANK_LOST, "its host was lost while it was computed; send it again", NULL);
     } else if (err != SHOAL_OK) {

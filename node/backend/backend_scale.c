@@ -3,6 +3,8 @@
  *     load by gossip: requests in kernels and queues, and those that ingresses hold --> shoal_autoscale() --> SCALE
  *     a version that another one took the place of: when that one has as many ready kernels --> SCALE to none
  *
+ *     the other version, with a canary: as its own profile says, one at least;  pinned by requests: from none, and back to it
+ *
  *     what the profile has at least --> the lead: above it, replicas yield to jobs that need their slots at least
  *
  * L1. Only a leader changes the number, through its own log: of two that believe to lead, one is refused by the group. */
@@ -29,7 +31,9 @@ struct scale_state {
     bool read; /* the knobs are those of `revision` */
     bool busy; /* a change is under way */
     bool seen; /* in this look */
+    bool woken; /* the other version, which requests have asked for by its number */
     uint32_t floor_told;
+    uint8_t canary_told;
     uint64_t floor_ns; /* when; a leader that was away has forgotten it */
     struct service_knobs knobs;
     struct shoal_autoscale autoscale;
@@ -88,45 +92,69 @@ static void scale_to(struct scale_state *state, uint32_t replicas)
     agent_request(state->agent, &request, on_scaled, state);
 }
 
-/* Above what the profile has at least, a fixed number has nothing. */
-static void tell_floor(struct scale_state *state)
+/* What its document says of a canary counts until the service's name changes. */
+static bool has_canary(const struct scale_state *state, const struct shoal_mesh_service *service)
 {
-    bool fixed = !state->read || state->knobs.kernels_min >= state->knobs.kernels_max;
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FLOOR,
-                                       .u.floor = { state->job, fixed ? UINT32_MAX : state->knobs.kernels_min } };
+    return state->read && state->knobs.started && state->knobs.canary > 0 &&
+           state->knobs.canary_at == service->version && !shoal_job_id_is_mesh(service->before);
+}
+
+/* Above what the profile has at least, a fixed number has nothing. */
+static void tell_floor(struct scale_state *state, bool fixed, uint8_t canary)
+{
+    struct shoal_sched_event event = {
+        .kind = SHOAL_SCHED_FLOOR, .u.floor = { state->job, fixed ? UINT32_MAX : state->knobs.kernels_min, canary }
+    };
     uint64_t now = agent_now_ns();
 
-    if (state->floor_ns != 0 && now < state->floor_ns + FLOOR_NS && state->floor_told == event.u.floor.count)
+    if (state->floor_ns != 0 && now < state->floor_ns + FLOOR_NS && state->floor_told == event.u.floor.count &&
+        state->canary_told == canary)
         return;
+    state->canary_told = canary;
     state->floor_ns = now;
     state->floor_told = event.u.floor.count;
     agent_event(state->agent, &event);
 }
 
-static void look_current(struct scale_state *state, const struct shoal_job *job)
+static void read_knobs(struct scale_state *state, const struct shoal_job *job)
 {
-    struct shoal_autoscale_facts facts = { .now_ns = agent_now_ns(), .have = job->tasks->replicas };
-    uint32_t want;
-
     if (!state->read || state->revision != job->revision)
         service_doc_knobs(shoal_view_of(job->document, job->document_len), job->tasks->replicas, &state->knobs);
     state->revision = job->revision;
     state->read = job->document_len > 0;
-    tell_floor(state);
-    if (!state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
-        return; /* it is stopped, or its number is fixed */
+}
+
+/* As the profile's knobs say, from `min` on. Returns how many there are to be. */
+static uint32_t follow_load(struct scale_state *state, const struct shoal_job *job, uint32_t min)
+{
+    struct shoal_autoscale_facts facts = { .now_ns = agent_now_ns(), .have = job->tasks->replicas };
+    uint32_t want;
+
     facts.interval_ns = state->knobs.interval_s * SHOAL_S;
     facts.release_ns = state->knobs.release_s * SHOAL_S;
     facts.batch = state->knobs.batch == 0 ? 1 : state->knobs.batch;
-    facts.min = state->knobs.kernels_min;
-    facts.max = state->knobs.kernels_max;
+    facts.min = min;
+    facts.max = state->knobs.kernels_max < min ? min : state->knobs.kernels_max;
     backend_service_count(state->agent, state->job, &facts.ready, &facts.load);
     want = shoal_autoscale(&state->autoscale, &facts);
     if (want != facts.have)
         scale_to(state, want);
+    return want;
 }
 
-/* The name stands for another job now. */
+static void look_current(struct scale_state *state, const struct shoal_job *job,
+                         const struct shoal_mesh_service *service)
+{
+    read_knobs(state, job);
+    state->woken = false;
+    tell_floor(state, !state->read || state->knobs.kernels_min >= state->knobs.kernels_max,
+               has_canary(state, service) ? (uint8_t)state->knobs.canary : 0);
+    if (!state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
+        return; /* it is stopped, or its number is fixed */
+    (void)follow_load(state, job, state->knobs.kernels_min);
+}
+
+/* The name stands for another job, which takes over. */
 static void look_before(struct scale_state *state, const struct shoal_job *job, struct shoal_job_id current)
 {
     struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
@@ -141,6 +169,28 @@ static void look_before(struct scale_state *state, const struct shoal_job *job, 
             scale_to(state, 0);
     }
     free(summary);
+}
+
+static void look_other(struct scale_state *state, const struct shoal_job *job,
+                       const struct shoal_mesh_service *service)
+{
+    struct backend_tally tally;
+
+    read_knobs(state, job);
+    if (has_canary(state, service)) {
+        tell_floor(state, false, 0);
+        (void)follow_load(state, job, state->knobs.kernels_min == 0 ? 1 : state->knobs.kernels_min);
+        return;
+    }
+    if (state->canary_told > 0) /* it was the current one */
+        tell_floor(state, !state->read || state->knobs.kernels_min >= state->knobs.kernels_max, 0);
+    backend_version_tally(state->agent, state->job, &tally);
+    if (job->tasks->replicas == 0) /* a host's word of what its kernels have may be older than their end */
+        state->woken = tally.held > 0;
+    if (!state->woken)
+        look_before(state, job, service->job);
+    else if (follow_load(state, job, 0) == 0)
+        state->woken = false;
 }
 
 void backend_scale_look(struct agent *agent)
@@ -165,9 +215,9 @@ void backend_scale_look(struct agent *agent)
             if (state->busy)
                 continue;
             if (k == 0)
-                look_current(state, job);
+                look_current(state, job, &service);
             else
-                look_before(state, job, service.job);
+                look_other(state, job, &service);
             mesh = shoal_sched_mesh(agent->sched);
             count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
         }

@@ -1,7 +1,9 @@
 /* Services are started, stopped, scaled, edited, taken back to the version before, and deleted.
  *
  *     start, stop, scale, edit:  GET of the document --> service_doc_edit() --> EDIT of the job's group; STALE: again
- *     back:    SET_SERVICE: the name stands for the version before, then EDIT: that one starts
+ *     canary:  EDIT of the other version's document, by which it gets kernels, then of the current one's, by which it gets
+ *              requests; its end: the other way round. What they say counts until the name changes (decision 0047)
+ *     back, promote:  SET_SERVICE: the name stands for the version before, then EDIT: that one starts
  *     delete:  DELETE of the job, then REMOVE_SERVICE; each may be repeated */
 #include "shoal/job_entry.h"
 #include "shoal/job_facts.h"
@@ -25,6 +27,9 @@ struct changing {
     struct service_doc_edit edit; /* of all verbs but DELETE and BACK */
     unsigned tries;
     uint32_t floor; /* BACK: replicas that there were */
+    bool other;     /* the document of the other version is edited */
+    unsigned switches; /* from one document to the other one */
+    bool canaried;  /* the document that was edited last has a canary that counts */
     struct shoal_mesh_service service;
     shoal_backend_done_fn *done;
     void *arg;
@@ -37,6 +42,12 @@ static void change_end(struct changing *c, enum shoal_err err, const char *text)
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
     c->done(c->arg, err, &msg);
     free(c);
+}
+
+static bool may_change(const struct changing *c, char *why, size_t cap)
+{
+    (void)snprintf(why, cap, "the service %s belongs to %s", c->service.name, c->service.creator);
+    return c->caller.admin || strcmp(c->caller.name, c->service.creator) == 0;
 }
 
 static void on_removed(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
@@ -72,6 +83,63 @@ static void on_job_deleted(void *arg, enum shoal_err err, const struct shoal_msg
 
 static void edit_again(struct changing *c);
 
+static void on_other_edited(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    (void)arg;
+    (void)err; /* it stands until the current one is started and ready, and is edited again by the next verb */
+    (void)msg;
+}
+
+/* Of a service that is started or stopped, the other version, too. */
+static void edit_other(const struct changing *c, enum service_doc_edit_kind kind)
+{
+    struct changing *other = calloc(1, sizeof(*other));
+
+    SHOAL_ASSERT(other != NULL);
+    *other = *c;
+    other->verb = SHOAL_SERVICE_VERBS;
+    other->edit = (struct service_doc_edit){ .kind = kind, .name = other->service.name, .now_s = c->edit.now_s };
+    other->other = true;
+    other->tries = 0;
+    other->service.job = c->service.before;
+    other->done = on_other_edited;
+    other->arg = NULL;
+    edit_again(other);
+}
+
+/* Both documents say of a canary: the version that gets kernels first gets requests last. False: both are edited. */
+static bool edit_the_other(struct changing *c)
+{
+    struct shoal_job_id job = c->service.job;
+
+    if (c->switches == (c->edit.canary > 0 ? 2 : 1) || shoal_job_id_is_mesh(c->service.before))
+        return false;
+    c->switches++;
+    c->other = !c->other;
+    c->tries = 0;
+    c->service.job = c->service.before;
+    c->service.before = job;
+    edit_again(c);
+    return true;
+}
+
+static void say_back(const struct changing *c, char *text, size_t cap)
+{
+    if (c->verb == SHOAL_SERVICE_PROMOTE)
+        (void)snprintf(text, cap, "the canary of the service %s is its current version now", c->service.name);
+    else
+        (void)snprintf(text, cap, "the service %s goes back to the version before", c->service.name);
+}
+
+static void say_canary(const struct changing *c, char *text, size_t cap)
+{
+    if (c->edit.canary == 0)
+        (void)snprintf(text, cap, "the service %s has no canary any more", c->service.name);
+    else
+        (void)snprintf(text, cap, "of the requests for %s, %u %% go to version %u as soon as it is ready", c->service.name,
+                       c->edit.canary - 1, c->edit.canary_version);
+}
+
 static void on_edited(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct changing *c = arg;
@@ -81,10 +149,16 @@ static void on_edited(void *arg, enum shoal_err err, const struct shoal_sched_ac
         edit_again(c);
         return;
     }
-    if (c->verb == SHOAL_SERVICE_STOP || (c->verb == SHOAL_SERVICE_SCALE && c->edit.replicas == 0))
+    if (err == SHOAL_OK && c->edit.kind == SERVICE_DOC_CANARY && edit_the_other(c))
+        return;
+    if (err == SHOAL_OK && c->verb == SHOAL_SERVICE_START && c->canaried)
+        edit_other(c, SERVICE_DOC_START);
+    if (c->edit.kind == SERVICE_DOC_CANARY)
+        say_canary(c, text, sizeof(text));
+    else if (c->verb == SHOAL_SERVICE_STOP || (c->verb == SHOAL_SERVICE_SCALE && c->edit.replicas == 0))
         (void)snprintf(text, sizeof(text), "the service %s stops", c->service.name);
-    else if (c->verb == SHOAL_SERVICE_BACK)
-        (void)snprintf(text, sizeof(text), "the service %s goes back to the version before", c->service.name);
+    else if (c->verb == SHOAL_SERVICE_BACK || c->verb == SHOAL_SERVICE_PROMOTE)
+        say_back(c, text, sizeof(text));
     else if (c->verb == SHOAL_SERVICE_START || c->verb == SHOAL_SERVICE_SCALE)
         (void)snprintf(text, sizeof(text), "the service %s is to have %u replica%s", c->service.name, c->edit.replicas,
                        c->edit.replicas == 1 ? "" : "s");
@@ -99,7 +173,13 @@ static uint8_t replicas_after(const struct changing *c, struct shoal_view doc, u
     service_doc_knobs(doc, now, &knobs);
     if (!knobs.started)
         return 0;
-    if (c->verb == SHOAL_SERVICE_BACK)
+    if (c->other && c->edit.kind == SERVICE_DOC_CANARY && c->edit.canary == 0)
+        return 0;
+    if (c->other && c->edit.kind == SERVICE_DOC_CANARY && now == 0)
+        return (uint8_t)(knobs.kernels_min > 0 ? knobs.kernels_min : 1);
+    if (c->other && c->edit.kind == SERVICE_DOC_CANARY)
+        return (uint8_t)now;
+    if (c->verb == SHOAL_SERVICE_BACK || c->verb == SHOAL_SERVICE_PROMOTE)
         return (uint8_t)(c->floor > knobs.kernels_min ? c->floor : knobs.kernels_min);
     if (c->edit.kind == SERVICE_DOC_START && now == 0)
         return (uint8_t)knobs.kernels_min;
@@ -120,6 +200,7 @@ static void on_edit_facts(void *arg, enum shoal_err err, const struct shoal_sche
     uint8_t *command = malloc(SHOAL_SERVICE_DOCUMENT_BYTES_MAX + SHOAL_EDIT_HEAD_BYTES);
     struct shoal_writer w = shoal_writer_init(command, SHOAL_SERVICE_DOCUMENT_BYTES_MAX + SHOAL_EDIT_HEAD_BYTES);
     char token[SHOAL_TOKEN_TEXT_BYTES];
+    struct service_knobs knobs;
 
     SHOAL_ASSERT(facts != NULL && command != NULL);
     if (err != SHOAL_OK)
@@ -133,6 +214,8 @@ static void on_edit_facts(void *arg, enum shoal_err err, const struct shoal_sche
 
         if (c->verb == SHOAL_SERVICE_START)
             c->edit.replicas = replicas;
+        service_doc_knobs(shoal_buf_view(&doc), facts->replicas, &knobs);
+        c->canaried = knobs.canary > 0 && knobs.canary_at == c->service.version;
         shoal_put_u32(&w, facts->revision);
         shoal_put_u8(&w, replicas);
         shoal_put_raw(&w, doc.bytes, doc.len);
@@ -146,28 +229,6 @@ static void on_edit_facts(void *arg, enum shoal_err err, const struct shoal_sche
     shoal_buf_deinit(&doc);
     free(command);
     free(facts);
-}
-
-static void on_before_stopped(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
-{
-    (void)arg;
-    (void)err; /* it stands until the newer one is started and ready */
-    (void)reply;
-}
-
-/* Of a service that stops while a new version takes over, the one before stops, too. */
-static void stop_before(struct changing *c)
-{
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SCALE,
-                                           .job = c->service.before,
-                                           .deadline_ms = REQUEST_MS };
-    const uint8_t none = 0;
-    char token[SHOAL_TOKEN_TEXT_BYTES];
-
-    request.token = agent_token_of(c->agent, &c->caller, token);
-    request.command = shoal_view_of(&none, 1);
-    (void)snprintf(request.by, sizeof(request.by), "%s", c->caller.name);
-    agent_request(c->agent, &request, on_before_stopped, NULL);
 }
 
 static void edit_again(struct changing *c)
@@ -188,7 +249,7 @@ static void on_back(void *arg, enum shoal_err err, const struct shoal_sched_acti
     struct changing *c = arg;
     char text[200];
 
-    (void)snprintf(text, sizeof(text), "the service %s goes back to the version before", c->service.name);
+    say_back(c, text, sizeof(text));
     if (err != SHOAL_OK || c->floor == 0) {
         change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
         return;
@@ -231,7 +292,67 @@ static void go_back(struct changing *c)
     agent_request(c->agent, &get, on_back_facts, c);
 }
 
+/* ---- a canary ---- */
+
+static void on_canary_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct service_knobs knobs = { .started = false };
+    char text[sizeof(((struct shoal_msg *)0)->text)] = "";
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
+        service_doc_knobs(facts->document, facts->replicas, &knobs);
+    if (err != SHOAL_OK)
+        (void)snprintf(text, sizeof(text), "%s", reply->u.reply.text);
+    else if (!knobs.started)
+        (void)snprintf(text, sizeof(text), "the service %s is stopped; start it first", c->service.name);
+    else if (c->edit.canary == 0 && (knobs.canary == 0 || knobs.canary_at != c->service.version))
+        (void)snprintf(text, sizeof(text), "the service %s has no canary", c->service.name);
+    free(facts);
+    if (text[0] != '\0')
+        change_end(c, err == SHOAL_OK ? SHOAL_ERR_EXISTS : err, text);
+    else if (c->verb == SHOAL_SERVICE_PROMOTE)
+        go_back(c);
+    else if (c->edit.canary == 0)
+        edit_again(c); /* the current version's document first */
+    else if (!edit_the_other(c))
+        change_end(c, SHOAL_ERR_STALE, "the service was changed by somebody else; look again");
+}
+
+static void look_for_canary(struct changing *c)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = c->service.job, .linearizable = true, .deadline_ms = REQUEST_MS
+    };
+
+    agent_request(c->agent, &get, on_canary_facts, c);
+}
+
+static void on_canary_found(void *arg, enum shoal_err err, const char *text, const struct backend_version *found)
+{
+    struct changing *c = arg;
+    char why[200];
+
+    if (err == SHOAL_OK)
+        c->service = *found->service;
+    if (err != SHOAL_OK) {
+        change_end(c, err, text);
+    } else if (!may_change(c, why, sizeof(why))) {
+        change_end(c, SHOAL_ERR_DENIED, why);
+    } else if (found->current) {
+        (void)snprintf(why, sizeof(why), "version %u is the current one of the service %s; a canary is another one",
+                       c->edit.canary_version, c->service.name);
+        change_end(c, SHOAL_ERR_EXISTS, why);
+    } else {
+        c->edit.canary_at = c->service.version;
+        look_for_canary(c);
+    }
+}
+
 /* ---- from the name on ---- */
+
 
 static void on_change_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
 {
@@ -243,15 +364,14 @@ static void on_change_found(void *arg, enum shoal_err err, const char *text, con
         return;
     }
     c->service = *service;
-    if (!c->caller.admin && strcmp(c->caller.name, service->creator) != 0) {
-        (void)snprintf(why, sizeof(why), "the service %s belongs to %s", service->name, service->creator);
+    if (!may_change(c, why, sizeof(why))) {
         change_end(c, SHOAL_ERR_DENIED, why);
         return;
     }
     switch (c->verb) {
     case SHOAL_SERVICE_STOP:
         if (!shoal_job_id_is_mesh(service->before))
-            stop_before(c);
+            edit_other(c, SERVICE_DOC_STOP);
         edit_again(c);
         return;
     case SHOAL_SERVICE_START:
@@ -260,6 +380,11 @@ static void on_change_found(void *arg, enum shoal_err err, const char *text, con
         backend_change_id(c->agent, &c->caller, service->job, SHOAL_SCHED_DELETE, on_job_deleted, c);
         return;
     case SHOAL_SERVICE_BACK: go_back(c); return;
+    case SHOAL_SERVICE_PROMOTE: look_for_canary(c); return;
+    case SHOAL_SERVICE_CANARY_END:
+        c->edit.kind = SERVICE_DOC_CANARY;
+        look_for_canary(c);
+        return;
     case SHOAL_SERVICE_VERBS: break;
     }
     edit_again(c); /* an edit with a body */
@@ -311,4 +436,16 @@ void backend_service_edit(void *ctx, const struct shoal_user *caller, const char
     c->edit.body = edit->body;
     c->edit.replicas = edit->replicas;
     backend_service_find(ctx, name, true, on_change_found, c);
+}
+
+void backend_service_canary(void *ctx, const struct shoal_user *caller, const char *name, const char *version,
+                            unsigned percent, shoal_backend_done_fn *done, void *arg)
+{
+    struct changing *c = begin(ctx, caller, name, SHOAL_SERVICE_VERBS, done, arg);
+
+    SHOAL_ASSERT(percent < SHOAL_SERVICE_CANARY_MAX);
+    c->edit.kind = SERVICE_DOC_CANARY;
+    c->edit.canary = percent + 1;
+    c->edit.canary_version = (uint32_t)strtoul(version, NULL, 10);
+    backend_version_find(ctx, name, version, true, on_canary_found, c);
 }

@@ -138,6 +138,7 @@ static void on_old_facts(void *arg, enum shoal_err err, const struct shoal_sched
                                                                     : facts->replicas;
         d->next = *d->submit;
         d->next.options = &d->options;
+        d->options.service_version = d->known.version + 1;
         d->service.replicas = d->options.replicas;
         backend_submit(d->agent, &d->next, on_founded, d);
     } else {

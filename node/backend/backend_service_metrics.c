@@ -1,14 +1,14 @@
-/* What the services with a kernel on this host count, as OpenMetrics. A label is a service's name, or its name and how its
- * requests ended; a new version of one takes the place of the one before when that has no kernel here any more. */
+/* What the services with a kernel on this host count, as OpenMetrics. A label is a service's name and its version
+ * (0: an older agent deployed it), or these and how its requests ended. */
 #include "agent_backend.h"
 
 #include "shoal/metric_text.h"
 
 #include "shoal/banned.h"
 
-#define LABEL_BYTES 80 /* a service's name has at most 63 characters, none of which a label would escape */
+#define LABEL_BYTES 110 /* a service's name has at most 63 characters, none of which a label would escape */
 
-/* The counts of a job's service; NULL: it is none, it has no kernel here, or another version of it comes first. */
+/* The counts of a job's service; NULL: it is none, it has no kernel here, or another job of this version comes first. */
 static const struct serve_counts *counts_of(const struct agent *agent, unsigned place)
 {
     const struct agent_job *job = agent->jobs[place];
@@ -18,7 +18,8 @@ static const struct serve_counts *counts_of(const struct agent *agent, unsigned 
         return NULL;
     for (unsigned i = 0; i < place; i++)
         if (agent->jobs[i] != NULL && agent->jobs[i]->opened && shoal_job_spec_serves(&agent->jobs[i]->spec) &&
-            strcmp(agent->jobs[i]->spec.service, job->spec.service) == 0 && counts_of(agent, i) != NULL)
+            strcmp(agent->jobs[i]->spec.service, job->spec.service) == 0 &&
+            agent->jobs[i]->spec.version == job->spec.version && counts_of(agent, i) != NULL)
             return NULL; /* one sample a label */
     return serve_host_counts(agent->serve, job->id);
 }
@@ -91,7 +92,8 @@ enum shoal_err backend_service_metrics(struct agent *agent, struct shoal_buf *te
 
             if (counts == NULL)
                 continue;
-            (void)snprintf(label, sizeof(label), "service=\"%.63s\"", agent->jobs[i]->spec.service);
+            (void)snprintf(label, sizeof(label), "service=\"%.63s\",version=\"%u\"",
+                           agent->jobs[i]->spec.service, agent->jobs[i]->spec.version);
             err = put_family((enum family)f, counts, families[f].name, label, text);
         }
     }

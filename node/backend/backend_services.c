@@ -127,7 +127,7 @@ static bool put_text(struct shoal_buf *json, const char *key, const char *text)
     return put(json, ",\"%s\":", key) && shoal_json_quote(shoal_view_text(text), json) == SHOAL_OK;
 }
 
-static bool host_serves(struct agent *agent, const struct shoal_record *record, struct shoal_serving_record *serving)
+bool backend_host_serves(struct agent *agent, const struct shoal_record *record, struct shoal_serving_record *serving)
 {
     struct shoal_member member;
 
@@ -138,20 +138,11 @@ static bool host_serves(struct agent *agent, const struct shoal_record *record, 
 
 void backend_service_count(struct agent *agent, struct shoal_job_id job, uint32_t *ready, uint32_t *open)
 {
-    struct shoal_serving_record serving;
-    struct shoal_record record;
-    uint32_t cursor = 0;
+    struct backend_tally tally;
 
-    *ready = *open = 0;
-    while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
-        if (!host_serves(agent, &record, &serving))
-            continue;
-        for (unsigned i = 0; i < serving.count; i++)
-            if (shoal_job_id_equal(serving.services[i].job, job)) {
-                *ready += serving.services[i].ready;
-                *open += serving.services[i].open;
-            }
-    }
+    backend_version_tally(agent, job, &tally);
+    *ready = tally.ready;
+    *open = tally.open;
 }
 
 /* {"node","ready","room","open"} of each host with ready replicas, by its own word. Returns how many are ready. */
@@ -165,7 +156,7 @@ static uint32_t put_hosts(struct agent *agent, struct shoal_job_id job, struct s
 
     *fine = *fine && put(json, ",\"hosts\":[");
     while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
-        if (!host_serves(agent, &record, &serving))
+        if (!backend_host_serves(agent, &record, &serving))
             continue;
         for (unsigned i = 0; i < serving.count; i++) {
             const struct shoal_serving *s = &serving.services[i];
@@ -215,9 +206,11 @@ static bool put_service(struct agent *agent, const struct shoal_mesh_service *se
     struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
     char job[SHOAL_JOB_ID_TEXT_BYTES];
     bool known = facts != NULL, ended = false, fine = true;
-    uint32_t replicas = 0, ready;
+    uint32_t replicas = 0, ready, version = backend_version_number(agent, service, true);
 
     SHOAL_ASSERT(summary != NULL);
+    if (facts != NULL && facts->version > 0)
+        version = facts->version;
     if (facts != NULL) {
         replicas = facts->replicas;
         ended = shoal_job_state_ended((enum shoal_job_state)facts->state);
@@ -229,11 +222,12 @@ static bool put_service(struct agent *agent, const struct shoal_mesh_service *se
     free(summary);
     shoal_job_id_text(service->job, job);
     fine = put(json, "{\"name\":\"%s\",\"version\":%u,\"job\":\"%s\",\"deployedReplicas\":%u,\"replicas\":%u",
-               service->name, service->version, job, service->replicas, replicas) &&
+               service->name, version == 0 ? service->version : version, job, service->replicas, replicas) &&
            put_text(json, "creator", service->creator) &&
            put(json, ",\"createdAt\":%llu,\"updatedAt\":%llu", (unsigned long long)service->created_s,
                (unsigned long long)service->updated_s);
     ready = put_hosts(agent, service->job, json, &fine);
+    fine = fine && backend_versions_put(agent, service, json);
     fine = fine && put(json, ",\"ready\":%u", ready) &&
            put_text(json, "state", state_of(known, ended, replicas, ready)) &&
            put_text(json, "why", why_of(facts, replicas, ready));
@@ -355,9 +349,13 @@ static void on_read_facts(void *arg, enum shoal_err err, const struct shoal_sche
     } else if (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK) {
         read_end(r, SHOAL_ERR_MALFORMED, "the answer of the service's leader does not decode", NULL);
     } else {
+        if (facts->version > 0)
+            info.version = facts->version;
+        info.other = backend_version_number(r->agent, &r->service, false);
         info.replicas = facts->replicas;
         info.placed = facts->task_counts[SHOAL_TASK_RUNNING];
         info.document = facts->document;
+        backend_service_count(r->agent, r->service.before, &info.other_ready, &info.open);
         backend_service_count(r->agent, r->service.job, &info.ready, &info.open);
         info.why = why_of(facts, facts->replicas, info.ready);
         read_end(r, SHOAL_OK, "", &info);

@@ -14,6 +14,29 @@ typedef void backend_service_fn(void *arg, enum shoal_err err, const char *text,
 void backend_service_find(struct agent *agent, const char *name, bool fresh, backend_service_fn *done, void *arg);
 /* The service that has `job` as its version now or before, by this node's copy of the mesh; NULL: it is none's. */
 const struct shoal_mesh_service *backend_service_of(struct agent *agent, struct shoal_job_id job);
+/* backend_versions.c: the number of a service's version; 0: this node does not know it. */
+uint32_t backend_version_number(struct agent *agent, const struct shoal_mesh_service *service, bool current);
+/* What a version's summary says of its canary. */
+uint8_t backend_canary_part(struct agent *agent, struct shoal_job_id job);
+struct backend_version {
+    const struct shoal_mesh_service *service;
+    struct shoal_job_id job;
+    bool current; /* the service's name stands for it; else it is the other one that is kept */
+};
+/* `found` lives for the callback; NULL unless OK. NOT_FOUND: the text says which versions there are. */
+typedef void backend_version_fn(void *arg, enum shoal_err err, const char *text, const struct backend_version *found);
+void backend_version_find(struct agent *agent, const char *name, const char *version, bool fresh,
+                          backend_version_fn *done, void *arg);
+/* By the word of the hosts. */
+struct backend_tally {
+    uint32_t ready, open;
+    uint32_t held; /* of those that are open: where they came in, until a kernel is ready */
+    uint64_t answered, failed;
+};
+void backend_version_tally(struct agent *agent, struct shoal_job_id job, struct backend_tally *tally);
+bool backend_host_serves(struct agent *agent, const struct shoal_record *record, struct shoal_serving_record *serving);
+/* ,"versions":[{"version","role","job","weight","replicas","ready","open","answered","failed"}, ...] */
+bool backend_versions_put(struct agent *agent, const struct shoal_mesh_service *service, struct shoal_buf *json);
 /* A change of the mesh group, by a user. */
 void backend_change_mesh(struct agent *agent, const struct shoal_user *caller, enum shoal_mesh_command_kind kind,
                          const struct shoal_mesh_service *service, agent_reply_fn *done, void *arg);
@@ -35,6 +58,8 @@ void backend_service_look(void *ctx, const struct shoal_user *caller, const char
                           void *arg);
 void backend_service_edit(void *ctx, const struct shoal_user *caller, const char *name,
                           const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg);
+void backend_service_canary(void *ctx, const struct shoal_user *caller, const char *name, const char *version,
+                            unsigned percent, shoal_backend_done_fn *done, void *arg);
 void backend_service_kernels(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                              void *arg);
 void backend_runtimes(void *ctx, const struct shoal_user *caller, shoal_backend_text_fn *done, void *arg);

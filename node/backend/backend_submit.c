@@ -90,6 +90,7 @@ static void copy_numbers(struct shoal_job_spec *spec, const struct shoal_submit 
     spec->elastic = o->elastic;
     spec->user_cmd = o->user_cmd || o->service[0] != '\0';
     spec->replicas = o->replicas;
+    spec->version = o->service_version;
     spec->warm = o->warm;
     spec->uid = submit->caller->uid;
     spec->workers_min = o->workers_min == 0 ? 1 : o->workers_min;

@@ -193,7 +193,41 @@ static void get_seconds(struct shoal_pack_reader *r, void *base)
         serving->services[i].limit_s = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
 }
 
-static const struct shoal_pack_field serving_fields[] = { SHOAL_PACK_OWN("pieces", put_pieces, get_pieces),
+/* Answered, failed, of the next service answered, ... */
+static bool put_ends(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_serving_record *serving = base;
+    bool told = false;
+
+    SHOAL_ASSERT(serving->count <= SHOAL_SERVING_MAX); /* what is written can be read */
+    for (unsigned i = 0; i < serving->count; i++)
+        told = told || serving->services[i].answered > 0 || serving->services[i].failed > 0;
+    if (w == NULL || !told)
+        return told;
+    shoal_pack_put_array(w, 2u * serving->count);
+    for (unsigned i = 0; i < serving->count; i++) {
+        shoal_pack_put_u64(w, serving->services[i].answered);
+        shoal_pack_put_u64(w, serving->services[i].failed);
+    }
+    return true;
+}
+
+static void get_ends(struct shoal_pack_reader *r, void *base)
+{
+    struct shoal_serving_record *serving = base;
+    uint32_t count = shoal_pack_get_array(r, 2 * SHOAL_SERVING_MAX);
+
+    SHOAL_ASSERT(serving->count == 0); /* "services" comes after it, into zeroes */
+    if (count % 2 != 0)
+        r->failed = true;
+    for (unsigned i = 0; i < count / 2 && !r->failed; i++) {
+        serving->services[i].answered = shoal_pack_get_u64(r, UINT64_MAX);
+        serving->services[i].failed = shoal_pack_get_u64(r, UINT64_MAX);
+    }
+}
+
+static const struct shoal_pack_field serving_fields[] = { SHOAL_PACK_OWN("ends", put_ends, get_ends),
+                                                          SHOAL_PACK_OWN("pieces", put_pieces, get_pieces),
                                                           SHOAL_PACK_OWN("seconds", put_seconds, get_seconds),
                                                           SHOAL_PACK_OWN("services", put_serving, get_serving) };
 static const struct shoal_pack_table serving_table = SHOAL_PACK_TABLE(serving_fields);

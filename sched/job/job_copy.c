@@ -261,6 +261,7 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     memcpy(facts->service, job->spec.service, sizeof(facts->service));
     if (shoal_job_spec_serves(&job->spec))
         facts->replicas = job->tasks->replicas;
+    facts->version = job->spec.version;
     facts->revision = job->revision;
     facts->document = shoal_view_of(job->document, job->document_len);
 }

@@ -65,6 +65,7 @@ static const struct shoal_pack_field facts_fields[] = {
     ROW("term", U64, term, UINT64_MAX),
     ROW("ticket_ms", U64, ticket_ms, UINT64_MAX),
     TEXT("transport", transport),
+    ROW("version", U32, version, UINT32_MAX),
     ROW("workers_max", U32, workers_max, UINT32_MAX),
     ROW("workers_min", U32, workers_min, UINT32_MAX),
     ROW("workers_now", U32, workers_now, UINT32_MAX),
@@ -137,6 +138,7 @@ static const struct shoal_pack_field summary_fields[] = {
     TEXT("app", app_name),
     ROW("by", U32, priority, UINT32_MAX),
     ROW("cls", U32, class_hash, UINT32_MAX),
+    ROW("cn", U8, canary, SHOAL_SERVICE_CANARY_MAX),
     TEXT("cr", creator),
     ROW("de", U32, data_epoch, UINT32_MAX),
     ROW("dev", U8, device, SHOAL_JOB_DEVICE_COUNT - 1),
@@ -166,6 +168,7 @@ static const struct shoal_pack_field summary_fields[] = {
     ROW("tf", U32, tasks_failed, UINT32_MAX),
     ROW("tk", U64, ticket_ms, UINT64_MAX),
     ROW("tn", U32, tasks_all, UINT32_MAX),
+    ROW("vn", U32, version, UINT32_MAX),
     ROW("wmax", U32, want_max, UINT32_MAX),
     ROW("wmin", U32, want_min, UINT32_MAX),
 };

@@ -56,6 +56,7 @@ static const struct shoal_pack_field spec_fields[] = {
     TEXT("submit_user", submit_user),
     ROW("uid", U32, uid, UINT32_MAX),
     ROW("user_cmd", BOOL, user_cmd, 1),
+    ROW("version", U32, version, UINT32_MAX),
     ROW("warm", BOOL, warm, 1),
     ROW("worker_memory_bytes", U64, worker_memory_bytes, UINT64_MAX),
     ROW("workers_max", U32, workers_max, UINT32_MAX),

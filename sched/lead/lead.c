@@ -664,7 +664,10 @@ static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_even
             memcpy(lead->guardians, event->u.guardians.nodes, lead->guardian_count * sizeof(lead->guardians[0]));
         lead->guardians_version++;
         return SHOAL_OK;
-    case SHOAL_LEAD_FLOOR: lead->floor = event->u.floor; return SHOAL_OK;
+    case SHOAL_LEAD_FLOOR:
+        lead->floor = event->u.floor.count;
+        lead->canary = event->u.floor.canary;
+        return SHOAL_OK;
     case SHOAL_LEAD_RECORDS_MARK:
         if (event->u.records_mark.call == lead->job->call_count && event->u.records_mark.step > lead->records_acked) {
             lead->records_acked = event->u.records_mark.step;

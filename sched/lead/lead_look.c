@@ -104,6 +104,8 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (shoal_lead_holds(lead, &job->placements[i]))
             put_holding(summary, &job->placements[i]);
+    summary->version = job->spec.version;
+    summary->canary = lead->canary;
     if (job->tasks != NULL) {
         summary->tasks_all = job->tasks->array.task_count;
         summary->tasks_done = job->tasks->counts[SHOAL_TASK_DONE];
@@ -256,7 +258,8 @@ void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *st
 static uint64_t demand_mark(const struct shoal_job_summary *summary)
 {
     uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
-    const uint64_t words[] = { summary->want_min, summary->want_max, summary->held, summary->host_count };
+    const uint64_t words[] = { summary->want_min, summary->want_max, summary->held, summary->host_count,
+                               summary->canary };
 
     SHOAL_ASSERT(summary->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)

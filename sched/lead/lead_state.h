@@ -105,6 +105,7 @@ struct shoal_lead {
     uint64_t again_ns;    /* no replica is started before: one has ended by itself */
     uint32_t again_count; /* so many did since one stood */
     char again_text[SHOAL_JOB_REASON_BYTES]; /* how; or what else a service waits for */
+    uint8_t canary; /* of a service, as it was told with the floor */
     uint32_t floor; /* of a service: replicas that it gives to nobody; UINT32_MAX: all */
     uint32_t backoffs;
     /* Epochs. */

@@ -336,7 +336,7 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
     case SHOAL_SCHED_HOST: sched_on_host(s, &event->u.host); return SHOAL_OK;
     case SHOAL_SCHED_ARCHIVE_MADE: sched_archive_made(s, event); return SHOAL_OK;
     case SHOAL_SCHED_ARCHIVE_FETCHED: sched_archive_fetched(s, event); return SHOAL_OK;
-    case SHOAL_SCHED_FLOOR: sched_lead_floor(s, event->u.floor.job, event->u.floor.count); return SHOAL_OK;
+    case SHOAL_SCHED_FLOOR: sched_lead_floor(s, event); return SHOAL_OK;
     }
     return SHOAL_ERR_INVALID;
 }

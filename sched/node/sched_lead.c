@@ -378,12 +378,14 @@ void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
     facts->applied = g->applied;
 }
 
-void sched_lead_floor(struct shoal_sched *s, struct shoal_job_id job, uint32_t count)
+void sched_lead_floor(struct shoal_sched *s, const struct shoal_sched_event *from)
 {
-    struct sched_group *g = sched_group_find(s, job);
-    struct shoal_lead_event event = { .kind = SHOAL_LEAD_FLOOR, .u.floor = count };
+    struct sched_group *g = sched_group_find(s, from->u.floor.job);
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_FLOOR,
+                                      .u.floor = { from->u.floor.count, from->u.floor.canary } };
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(from->kind == SHOAL_SCHED_FLOOR && from->u.floor.canary <= SHOAL_SERVICE_CANARY_MAX);
     if (g == NULL || g->lead == NULL)
         return; /* the leader is another node now: there it is said anew */
     sched_lead_event(s, g, &event);

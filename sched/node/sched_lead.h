@@ -21,7 +21,7 @@ void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal
 bool sched_lead_waits_as(struct sched_group *g, uint64_t mark);
 /* TARGET, unless it says what the lead was told last. */
 void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
-void sched_lead_floor(struct shoal_sched *s, struct shoal_job_id job, uint32_t count);
+void sched_lead_floor(struct shoal_sched *s, const struct shoal_sched_event *from);
 void sched_lead_records_mark(struct shoal_sched *s, const struct shoal_host_event *from);
 enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct sched_node *node);
 void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts);

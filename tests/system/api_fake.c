@@ -537,7 +537,9 @@ static void fake_services(void *ctx, const struct shoal_user *caller, const char
 {
     static const char service[] =
         "{\"name\":\"echo\",\"version\":1,\"job\":\"shoal-0000000000000000\",\"deployedReplicas\":1,\"replicas\":1,"
-        "\"creator\":\"ada\",\"createdAt\":1,\"updatedAt\":1,\"hosts\":[],\"ready\":0,\"state\":\"starting\",\"why\":\"\"}";
+        "\"creator\":\"ada\",\"createdAt\":1,\"updatedAt\":1,\"hosts\":[],"
+        "\"versions\":[{\"version\":1,\"role\":\"current\",\"job\":\"shoal-0000000000000000\",\"weight\":100,\"replicas\":1,"
+        "\"ready\":0,\"open\":0,\"answered\":0,\"failed\":0}],\"ready\":0,\"state\":\"starting\",\"why\":\"\"}";
     struct shoal_msg msg = { "" };
     char all[sizeof(service) + 20];
 
@@ -624,6 +626,17 @@ static void fake_service_kernels(void *ctx, const struct shoal_user *caller, con
     else
         done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", name), &msg,
              (struct shoal_view){ 0 });
+}
+
+static void fake_service_canary(void *ctx, const struct shoal_user *caller, const char *name, const char *version,
+                                unsigned percent, shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg;
+
+    (void)ctx;
+    (void)caller;
+    (void)percent;
+    done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> has version 1, not %.60s.", name, version), &msg);
 }
 
 static void fake_service_change(void *ctx, const struct shoal_user *caller, const char *name,
@@ -792,6 +805,7 @@ static struct shoal_backend backend_of(struct fake *fake)
         .service_edit = fake_service_edit,
         .service_kernels = fake_service_kernels,
         .service_change = fake_service_change,
+        .service_canary = fake_service_canary,
         .tasks = fake_tasks,
         .logon = fake_logon,
         .logoff = fake_logoff,

@@ -1,5 +1,5 @@
 """A kernel of a few lines, for tests of the agent's side: it answers what it is asked, in the frames of
-node/serve/kernel_wire.h. The body says what it does: "sleep 2", "die", "where", "nonsense", "forge",
+node/serve/kernel_wire.h. The body says what it does: "sleep 2", "die", "where", "which", "fail", "nonsense", "forge",
 "big N"; anything else comes back."""
 
 import os
@@ -10,6 +10,7 @@ import threading
 
 import msgpack
 
+VERSION = open("which", "rb").read() if os.path.exists("which") else b""
 BATCH = int(sys.argv[1]) if len(sys.argv) > 1 else 4
 
 
@@ -30,6 +31,11 @@ class Kernel:
             os._exit(3)
         elif word == "where":
             body = os.environ["MSD_POD_NAME"].encode()
+        elif word == "which":
+            body = VERSION
+        elif word == "fail":
+            self.send("done", number, 500, {}, b"it fails")
+            return
         elif word == "nonsense":
             self.send("done", number + 1000, 200, {}, b"")
             return

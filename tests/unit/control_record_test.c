@@ -95,6 +95,8 @@ static void serving_comes_back(void **state)
     assert_memory_equal(&heard, &said, sizeof(heard));
     said.services[0].limit_s = 60; /* the others do not say: an older agent's word, or none */
     said.services[SHOAL_SERVING_MAX - 1].limit_s = SHOAL_INFER_TIMEOUT_MS_MAX / 1000;
+    said.services[1].answered = UINT64_MAX;
+    said.services[2].failed = 7;
     assert_int_equal(shoal_serving_record_encode(&said, bytes, sizeof(bytes), &len), SHOAL_OK);
     assert_true(len > without);
     assert_int_equal(shoal_serving_record_decode(shoal_view_of(bytes, len), &heard), SHOAL_OK);
