@@ -31,6 +31,7 @@ struct scale_state {
     bool read; /* the knobs are those of `revision` */
     bool busy; /* a change is under way */
     bool seen; /* in this look */
+    const struct backend_serving *all; /* what the hosts say, for this look */
     bool woken; /* the other version, which requests have asked for by its number */
     uint32_t floor_told;
     uint8_t canary_told;
@@ -128,6 +129,7 @@ static void read_knobs(struct scale_state *state, const struct shoal_job *job)
 static uint32_t follow_load(struct scale_state *state, const struct shoal_job *job, uint32_t min)
 {
     struct shoal_autoscale_facts facts = { .now_ns = agent_now_ns(), .have = job->tasks->replicas };
+    struct backend_tally tally;
     uint32_t want;
 
     facts.interval_ns = state->knobs.interval_s * SHOAL_S;
@@ -135,7 +137,9 @@ static uint32_t follow_load(struct scale_state *state, const struct shoal_job *j
     facts.batch = state->knobs.batch == 0 ? 1 : state->knobs.batch;
     facts.min = min;
     facts.max = state->knobs.kernels_max < min ? min : state->knobs.kernels_max;
-    backend_service_count(state->agent, state->job, &facts.ready, &facts.load);
+    backend_serving_tally(state->all, state->job, &tally);
+    facts.ready = tally.ready;
+    facts.load = tally.open;
     want = shoal_autoscale(&state->autoscale, &facts);
     if (want != facts.have)
         scale_to(state, want);
@@ -158,14 +162,15 @@ static void look_current(struct scale_state *state, const struct shoal_job *job,
 static void look_before(struct scale_state *state, const struct shoal_job *job, struct shoal_job_id current)
 {
     struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
-    uint32_t ready, open, enough = job->tasks->replicas;
+    struct backend_tally tally;
+    uint32_t enough = job->tasks->replicas;
 
     SHOAL_ASSERT(summary != NULL);
     if (enough > 0 && backend_summary(state->agent, current, summary)) {
         if (summary->want_max < enough)
             enough = summary->want_max;
-        backend_service_count(state->agent, current, &ready, &open);
-        if (ready > 0 && ready >= enough)
+        backend_serving_tally(state->all, current, &tally);
+        if (tally.ready > 0 && tally.ready >= enough)
             scale_to(state, 0);
     }
     free(summary);
@@ -184,7 +189,7 @@ static void look_other(struct scale_state *state, const struct shoal_job *job,
     }
     if (state->canary_told > 0) /* it was the current one */
         tell_floor(state, !state->read || state->knobs.kernels_min >= state->knobs.kernels_max, 0);
-    backend_version_tally(state->agent, state->job, &tally);
+    backend_serving_tally(state->all, state->job, &tally);
     if (job->tasks->replicas == 0) /* a host's word of what its kernels have may be older than their end */
         state->woken = tally.held > 0;
     if (!state->woken)
@@ -197,7 +202,12 @@ void backend_scale_look(struct agent *agent)
 {
     const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
     size_t count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
+    struct backend_serving all;
 
+    if (count == 0 && agent->scales == NULL)
+        return;
+    if (!backend_serving_read(agent, &all))
+        return; /* the next look may have memory */
     for (size_t i = 0; i < count; i++) {
         struct shoal_mesh_service service = *shoal_mesh_service_at(mesh, i); /* a request may change the copy */
         const struct shoal_job_id ids[] = { service.job, service.before };
@@ -212,6 +222,7 @@ void backend_scale_look(struct agent *agent)
                 continue;
             state = state_need(agent, ids[k]);
             state->seen = true;
+            state->all = &all;
             if (state->busy)
                 continue;
             if (k == 0)
@@ -222,6 +233,7 @@ void backend_scale_look(struct agent *agent)
             count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
         }
     }
+    backend_serving_free(&all);
     forget_unseen(agent);
 }
 

@@ -146,30 +146,27 @@ void backend_service_count(struct agent *agent, struct shoal_job_id job, uint32_
 }
 
 /* {"node","ready","room","open"} of each host with ready replicas, by its own word. Returns how many are ready. */
-static uint32_t put_hosts(struct agent *agent, struct shoal_job_id job, struct shoal_buf *json, bool *fine)
+static uint32_t put_hosts(struct agent *agent, const struct backend_serving *all, struct shoal_job_id job,
+                          struct shoal_buf *json, bool *fine)
 {
-    struct shoal_serving_record serving;
-    struct shoal_record record;
-    uint32_t cursor = 0, ready = 0;
+    size_t count;
+    const struct backend_serving_row *rows = backend_serving_of(all, job, &count);
     const char *comma = "";
+    uint32_t ready = 0;
     char name[64];
 
     *fine = *fine && put(json, ",\"hosts\":[");
-    while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
-        if (!backend_host_serves(agent, &record, &serving))
-            continue;
-        for (unsigned i = 0; i < serving.count; i++) {
-            const struct shoal_serving *s = &serving.services[i];
+    for (size_t i = 0; i < count; i++) {
+        const struct shoal_serving *s = &rows[i].serving;
 
-            if (!shoal_job_id_equal(s->job, job) || s->ready == 0)
-                continue;
-            ready += s->ready;
-            (void)backend_node_name(agent, record.author, name, sizeof(name));
-            *fine = *fine && put(json, "%s{\"node\":", comma) &&
-                    shoal_json_quote(shoal_view_text(name), json) == SHOAL_OK &&
-                    put(json, ",\"ready\":%u,\"room\":%u,\"open\":%u}", s->ready, s->room, s->open);
-            comma = ",";
-        }
+        if (s->ready == 0)
+            continue;
+        ready += s->ready;
+        (void)backend_node_name(agent, rows[i].node, name, sizeof(name));
+        *fine = *fine && put(json, "%s{\"node\":", comma) &&
+                shoal_json_quote(shoal_view_text(name), json) == SHOAL_OK &&
+                put(json, ",\"ready\":%u,\"room\":%u,\"open\":%u}", s->ready, s->room, s->open);
+        comma = ",";
     }
     *fine = *fine && put(json, "]");
     return ready;
@@ -200,8 +197,9 @@ static const char *why_of(const struct shoal_job_facts *facts, uint32_t replicas
 }
 
 /* `facts`: as the job's leader says; NULL: as gossip has it. */
-static bool put_service(struct agent *agent, const struct shoal_mesh_service *service,
-                        const struct shoal_job_facts *facts, struct shoal_buf *json)
+static bool put_service(struct agent *agent, const struct backend_serving *all,
+                        const struct shoal_mesh_service *service, const struct shoal_job_facts *facts,
+                        struct shoal_buf *json)
 {
     struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
     char job[SHOAL_JOB_ID_TEXT_BYTES];
@@ -226,8 +224,8 @@ static bool put_service(struct agent *agent, const struct shoal_mesh_service *se
            put_text(json, "creator", service->creator) &&
            put(json, ",\"createdAt\":%llu,\"updatedAt\":%llu", (unsigned long long)service->created_s,
                (unsigned long long)service->updated_s);
-    ready = put_hosts(agent, service->job, json, &fine);
-    fine = fine && backend_versions_put(agent, service, json);
+    ready = put_hosts(agent, all, service->job, json, &fine);
+    fine = fine && backend_versions_put(agent, all, service, json);
     fine = fine && put(json, ",\"ready\":%u", ready) &&
            put_text(json, "state", state_of(known, ended, replicas, ready)) &&
            put_text(json, "why", why_of(facts, replicas, ready));
@@ -257,8 +255,11 @@ static void on_facts(void *arg, enum shoal_err err, const struct shoal_sched_act
     struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
     struct shoal_buf json = { 0 };
     bool told = facts != NULL && err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK;
-    bool fine = put_service(l->agent, &l->service, told ? facts : NULL, &json);
+    struct backend_serving all;
+    bool fine = backend_serving_read(l->agent, &all) &&
+                put_service(l->agent, &all, &l->service, told ? facts : NULL, &json);
 
+    backend_serving_free(&all);
     free(facts);
     look_end(l, fine ? SHOAL_OK : SHOAL_ERR_FULL, fine ? "" : "no memory for the answer", &json);
 }
@@ -284,12 +285,15 @@ static void on_list_read(void *arg, enum shoal_err err, const struct shoal_sched
     const struct shoal_mesh *mesh = shoal_sched_mesh(l->agent->sched);
     size_t count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
     struct shoal_buf json = { 0 };
-    bool fine = put(&json, "{\"services\":[");
+    struct backend_serving all;
+    bool fine = backend_serving_read(l->agent, &all) && put(&json, "{\"services\":[");
 
     for (size_t i = 0; i < count && fine && err == SHOAL_OK; i++)
         fine =
-            put(&json, "%s", i == 0 ? "" : ",") && put_service(l->agent, shoal_mesh_service_at(mesh, i), NULL, &json);
+            put(&json, "%s", i == 0 ? "" : ",") &&
+            put_service(l->agent, &all, shoal_mesh_service_at(mesh, i), NULL, &json);
     fine = fine && put(&json, "]}");
+    backend_serving_free(&all);
     if (err != SHOAL_OK)
         look_end(l, err, reply->u.reply.text, &json);
     else

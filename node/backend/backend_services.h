@@ -35,8 +35,24 @@ struct backend_tally {
 };
 void backend_version_tally(struct agent *agent, struct shoal_job_id job, struct backend_tally *tally);
 bool backend_host_serves(struct agent *agent, const struct shoal_record *record, struct shoal_serving_record *serving);
+/* backend_serving.c: what all hosts say, in order of jobs and nodes. */
+struct backend_serving_row {
+    struct shoal_node_id node;
+    struct shoal_serving serving;
+};
+struct backend_serving {
+    struct backend_serving_row *rows;
+    size_t count;
+};
+/* False: no memory; nothing to free. */
+bool backend_serving_read(struct agent *agent, struct backend_serving *all);
+void backend_serving_free(struct backend_serving *all);
+const struct backend_serving_row *backend_serving_of(const struct backend_serving *all, struct shoal_job_id job,
+                                                     size_t *count);
+void backend_serving_tally(const struct backend_serving *all, struct shoal_job_id job, struct backend_tally *tally);
 /* ,"versions":[{"version","role","job","weight","replicas","ready","open","answered","failed"}, ...] */
-bool backend_versions_put(struct agent *agent, const struct shoal_mesh_service *service, struct shoal_buf *json);
+bool backend_versions_put(struct agent *agent, const struct backend_serving *all, const struct shoal_mesh_service *service,
+                          struct shoal_buf *json);
 /* A change of the mesh group, by a user. */
 void backend_change_mesh(struct agent *agent, const struct shoal_user *caller, enum shoal_mesh_command_kind kind,
                          const struct shoal_mesh_service *service, agent_reply_fn *done, void *arg);

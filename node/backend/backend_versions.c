@@ -173,7 +173,26 @@ void backend_version_find(struct agent *agent, const char *name, const char *ver
     backend_service_find(agent, name, fresh, on_found, f);
 }
 
-/* ---- shown ---- */
+/* ---- counted ---- */
+
+static void add(struct backend_tally *tally, const struct shoal_serving *s)
+{
+    tally->ready += s->ready;
+    tally->open += s->open;
+    tally->held += s->ready == 0 ? s->open : 0;
+    tally->answered += s->answered;
+    tally->failed += s->failed;
+}
+
+void backend_serving_tally(const struct backend_serving *all, struct shoal_job_id job, struct backend_tally *tally)
+{
+    size_t count;
+    const struct backend_serving_row *rows = backend_serving_of(all, job, &count);
+
+    *tally = (struct backend_tally){ 0 };
+    for (size_t i = 0; i < count; i++)
+        add(tally, &rows[i].serving);
+}
 
 void backend_version_tally(struct agent *agent, struct shoal_job_id job, struct backend_tally *tally)
 {
@@ -188,20 +207,25 @@ void backend_version_tally(struct agent *agent, struct shoal_job_id job, struct 
         for (unsigned i = 0; i < serving.count; i++) {
             const struct shoal_serving *s = &serving.services[i];
 
-            if (!shoal_job_id_equal(s->job, job))
-                continue;
-            tally->ready += s->ready;
-            tally->open += s->open;
-            tally->held += s->ready == 0 ? s->open : 0;
-            tally->answered += s->answered;
-            tally->failed += s->failed;
+            if (shoal_job_id_equal(s->job, job))
+                add(tally, s);
         }
     }
 }
 
-static bool put_version(struct agent *agent, const struct shoal_mesh_service *service, bool current, unsigned weight,
-                        const char *role, struct shoal_buf *json)
+/* ---- shown ---- */
+
+/* One of the versions that an answer tells of. */
+struct shown {
+    bool current;
+    unsigned weight;
+    const char *role;
+};
+
+static bool put_version(struct agent *agent, const struct backend_serving *all, const struct shoal_mesh_service *service,
+                        const struct shown *shown, struct shoal_buf *json)
 {
+    bool current = shown->current;
     struct shoal_job_id job = current ? service->job : service->before;
     struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
     char text[400], id[SHOAL_JOB_ID_TEXT_BYTES];
@@ -209,26 +233,28 @@ static bool put_version(struct agent *agent, const struct shoal_mesh_service *se
 
     SHOAL_ASSERT(summary != NULL);
     (void)backend_summary(agent, job, summary);
-    backend_version_tally(agent, job, &tally);
+    backend_serving_tally(all, job, &tally);
     shoal_job_id_text(job, id);
     (void)snprintf(text, sizeof(text),
                    "%s{\"version\":%u,\"role\":\"%s\",\"job\":\"%s\",\"weight\":%u,\"replicas\":%u,\"ready\":%u,"
                    "\"open\":%u,\"answered\":%llu,\"failed\":%llu}",
-                   current ? "" : ",", backend_version_number(agent, service, current), role, id, weight,
+                   current ? "" : ",", backend_version_number(agent, service, current), shown->role, id, shown->weight,
                    summary->want_max, tally.ready, tally.open, (unsigned long long)tally.answered,
                    (unsigned long long)tally.failed);
     free(summary);
     return shoal_buf_append(json, text, strlen(text)) == SHOAL_OK;
 }
 
-bool backend_versions_put(struct agent *agent, const struct shoal_mesh_service *service, struct shoal_buf *json)
+bool backend_versions_put(struct agent *agent, const struct backend_serving *all, const struct shoal_mesh_service *service,
+                          struct shoal_buf *json)
 {
     bool other = !shoal_job_id_is_mesh(service->before);
     uint8_t part = other ? backend_canary_part(agent, service->job) : 0;
     unsigned weight = part > 0 ? part - 1u : 0;
+    const struct shown shown[] = { { true, 100 - weight, "current" },
+                                   { false, weight, part > 0 ? "canary" : "before" } };
 
     return shoal_buf_append(json, ",\"versions\":[", 13) == SHOAL_OK &&
-           put_version(agent, service, true, 100 - weight, "current", json) &&
-           (!other || put_version(agent, service, false, weight, part > 0 ? "canary" : "before", json)) &&
-           shoal_buf_append(json, "]", 1) == SHOAL_OK;
+           put_version(agent, all, service, &shown[0], json) &&
+           (!other || put_version(agent, all, service, &shown[1], json)) && shoal_buf_append(json, "]", 1) == SHOAL_OK;
 }

@@ -589,12 +589,18 @@ struct shoal_node_id shoal_mesh_eviction_at(const struct shoal_mesh *mesh, size_
 /* The first service not before `name`. */
 static uint32_t service_place(const struct shoal_mesh *mesh, const char *name)
 {
-    uint32_t at = 0;
+    uint32_t low = 0, high = mesh->service_count;
 
     SHOAL_ASSERT(mesh->service_count <= SHOAL_MESH_SERVICES_MAX); /* M6 */
-    while (at < mesh->service_count && strcmp(mesh->services[at].name, name) < 0)
-        at++;
-    return at;
+    while (low < high) { /* M5 */
+        uint32_t mid = low + (high - low) / 2;
+
+        if (strcmp(mesh->services[mid].name, name) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
 }
 
 const struct shoal_mesh_service *shoal_mesh_service_find(const struct shoal_mesh *mesh, const char *name)
