@@ -883,7 +883,7 @@ bool sim_services_done(struct sim *sim, char *why, size_t cap)
             continue; /* its founding was refused after all */
         done = false;
         (void)snprintf(why, cap, "service %u is not stopped", job + 1);
-        if (service->stop_request == 0 || asked->answered)
+        if (service->stop_request == 0 || asked->answered || asked->life != sim->hosts[asked->host].life)
             sim_ask_about(sim, job, SHOAL_SCHED_STOP);
     }
     return done;
