@@ -20,14 +20,15 @@ struct workers_alive {
     bool frozen;
     unsigned ended; /* looks in a row that found it dead and not reaped */
     uint64_t freeze_at_ns;
+    uint64_t end_by_ns; /* it was to be killed, and its runner should have told so by then; 0: it was not */
 };
 
 struct workers_options {
     struct uv_loop_s *loop;
-    const char *jobs_dir;    /* <data>/jobs */
-    const char *slots_dir;   /* <data>/slots: the locks */
-    const char *socket_path; /* where workers connect */
-    const char *native_dir;  /* FABRIC_HOME's: what a warm interpreter loads */
+    const char *jobs_dir;       /* <data>/jobs */
+    const char *slots_dir;      /* <data>/slots: the locks */
+    const char *socket_path;    /* where workers connect */
+    const char *native_dir;     /* FABRIC_HOME's: what a warm interpreter loads */
     uint64_t warm_memory_bytes; /* what interpreters that wait with a framework loaded may hold; 0: none waits */
     uint32_t slots;
     void *arg;

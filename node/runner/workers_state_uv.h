@@ -11,6 +11,8 @@
 #include "workers.h"
 
 #define JOBS_HERE_MAX 128
+/* So long after a worker was to be dead a runner that is stopped is ended. One that runs tells within seconds of a worker's end. */
+#define STOPPED_RUNNER_NS (10 * SHOAL_S)
 #define TURN_MESSAGES_MAX 64
 
 /* An end that a runner which was found again tells: kept until on_runner() has named its worker. */
@@ -29,6 +31,7 @@ struct runner_link {
     bool welcomed;
     bool reported;
     bool closing;            /* it was told that it may end */
+    bool was_stopped;        /* and killed for it */
     int32_t awaited;         /* messages about its workers that belong to WELCOME */
     unsigned spawns;         /* times that it was asked for; 0: it was found again */
     uint64_t warm_server;    /* that was asked for it; 0: the spawn helper was */

@@ -250,7 +250,9 @@ void workers_runner_lost(struct runner_link *runner)
         uint64_t worker_id = runner->alive[0].worker_id;
 
         workers_alive_remove(workers, runner, worker_id);
-        workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true, "the runner ended");
+        workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true,
+                                   runner->was_stopped ? "the job had stopped its runner, which was ended with it"
+                                                       : "the runner ended");
     }
     ends_tell(runner);
     runner->reported = true;
@@ -646,6 +648,15 @@ void workers_thaw(struct workers *workers, uint64_t worker_id) { order(workers, 
 
 void workers_kill(struct workers *workers, uint64_t worker_id, uint64_t grace_ns)
 {
+    struct runner_link *runner = runner_of_worker(workers, worker_id);
+    uint64_t end_by_ns = uv_hrtime() + grace_ns + STOPPED_RUNNER_NS;
+
+    for (size_t i = 0; runner != NULL && i < runner->alive_count; i++) {
+        struct workers_alive *one = &runner->alive[i];
+
+        if (one->worker_id == worker_id && (one->end_by_ns == 0 || end_by_ns < one->end_by_ns))
+            one->end_by_ns = end_by_ns;
+    }
     order(workers, SHOAL_RUNNER_KILL, worker_id, grace_ns, 0);
 }
 

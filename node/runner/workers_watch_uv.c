@@ -94,6 +94,23 @@ static void watch_ends(struct workers *workers, struct runner_link *runner)
     }
 }
 
+/* A job may stop its runner: it would hold its slots for ever, and nobody could end it. */
+static void watch_kills(struct workers *workers, struct runner_link *runner, uint64_t now)
+{
+    char folder[600];
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
+
+    for (size_t i = 0; i < runner->alive_count; i++) {
+        if (runner->alive[i].end_by_ns == 0 || now < runner->alive[i].end_by_ns)
+            continue;
+        runner->alive[i].end_by_ns = now + STOPPED_RUNNER_NS; /* and again, should it be stopped later */
+        shoal_job_id_text(runner->job, job);
+        (void)snprintf(folder, sizeof(folder), "%s/%s", workers->jobs_dir, job);
+        runner->was_stopped = ended_stopped_runner(folder, job) || runner->was_stopped;
+        return;
+    }
+}
+
 /* W3: a warm interpreter that does not carry out its order is ended, and the order given elsewhere. */
 static void watch_warm(struct workers *workers, struct runner_link *runner, uint64_t now)
 {
@@ -124,6 +141,8 @@ static void on_watchdog(uv_timer_t *timer)
             watch_ends(workers, &workers->runners[i]);
         if (kept_time)
             watch_warm(workers, &workers->runners[i], now);
+        if (kept_time)
+            watch_kills(workers, &workers->runners[i], now);
     }
     if (!any)
         (void)uv_timer_stop(&workers->watchdog);

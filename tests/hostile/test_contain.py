@@ -322,6 +322,31 @@ def test_a_job_that_kills_its_runner_leaves_nobody_behind(mesh, script):
         assert not os.path.exists("/proc/%d" % pid) or "State:\tZ" in open("/proc/%d/status" % pid).read(), "%d lives on" % pid
 
 
+STILL = """
+import os, signal, sys, time
+print(os.getppid(), os.getpid(), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+os.kill(os.getppid(), signal.SIGSTOP)
+open(sys.argv[1] + ".done", "w").close()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+
+
+def test_a_job_that_stops_its_runner_can_be_stopped(mesh, script, tmp_path):
+    """Its runner carries out no order any more: neither the end of its lease nor that of the job."""
+    job = submit(mesh, mesh.hosts[0], script(STILL), script=(str(tmp_path / "go"),))
+    pids = mesh.until(lambda: log_of(mesh, mesh.hosts[0], job).split(), 30, "it runs")
+    (tmp_path / "go").touch()
+    mesh.until((tmp_path / "go.done").exists, 30, "its runner is stopped")
+    mesh.cli(mesh.hosts[1], "job", "stop", job)
+    facts = ended(mesh, job, 90)
+    assert facts["state"] == "KILLED", facts
+    mesh.until(lambda: not any(alive(int(pid)) for pid in pids), 20, "neither is left")
+    mesh.until(lambda: all(node["slotsFree"] == node["slots"] for node in mesh.hosts[0].get("/v1/nodes")), 30, "every slot is free")
+
+
 # The same without a trace: another program, with an empty environment, in a session of its own.
 VANISH = """
 import os, sys, time
