@@ -45,12 +45,17 @@ class Shared:
 
     def __init__(self, descriptor):
         self._page = mmap.mmap(descriptor, SHARED_BYTES)
+        self._phase = LAUNCHED
 
     def set_phase(self, phase):
         struct.pack_into("<QQ", self._page, 0, phase, 0 if phase == READY else now_ns())
 
     def state(self):
-        return struct.unpack_from("<QQ", self._page, 0)
+        """A kernel may have written anything there: what is no phase leaves the last one that was."""
+        phase, since_ns = struct.unpack_from("<QQ", self._page, 0)
+        if phase <= STOPPING:
+            self._phase = phase
+        return self._phase, since_ns
 
     def set_busy(self, busy):
         struct.pack_into("<Q", self._page, 8, now_ns() if busy else 0)

@@ -414,6 +414,25 @@ def test_print_and_forks_never_reach_the_link(host):
     assert "from a shell" in one.out.read_text() and "raw" in one.out.read_text()
 
 
+def test_a_kernel_that_overwrites_the_page_of_its_watcher_is_watched_on(host):
+    """It finds it as any memory that it has; the numbers there are no phases, and no times."""
+    one = host({"kernel.py": kernel_of("""
+        def on_task_invoke(self, task):
+            for line in open("/proc/self/maps"):
+                begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+                if " rw-s " in line and end - begin == 4096:
+                    with open("/proc/self/mem", "r+b", 0) as memory:
+                        memory.seek(begin)
+                        memory.write(b"\\xa5" * 4096)
+            time.sleep(5)  # longer than its watcher sleeps
+            task.set_output_data("overwritten")
+        """)}, {"kernel": {"hang_timeout": 3}})
+    one.ready()
+    assert one.answer(1, b"")[2] == b"overwritten"
+    one.say("stop")
+    assert one.end() == 0 and "Traceback" not in one.errors()
+
+
 def test_a_child_that_a_kernel_left_behind_does_not_hold_the_link(host):
     one = host({"kernel.py": kernel_of("""
         def on_task_invoke(self, task):
