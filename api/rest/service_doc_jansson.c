@@ -182,7 +182,7 @@ static enum shoal_err check_row(json_t *profile, const struct row *row, struct s
                    : wrong(msg, row->path, "it must be a list of {\"name\", \"value\"}, texts");
     case ROW_INT: break;
     }
-    (void)snprintf(want, sizeof(want), "it must be %s a whole number from %d on", row->min == NEVER ? "-1 or" : "",
+    (void)snprintf(want, sizeof(want), "it must be %sa whole number from %d on", row->min == NEVER ? "-1 or " : "",
                    row->min == NEVER ? 1 : (int)row->min);
     if (!json_is_integer(value) || number > INT32_MAX || number < (row->min == NEVER ? -1 : row->min) ||
         (row->min == NEVER && number == 0))

@@ -190,6 +190,20 @@ static uint8_t replicas_after(const struct changing *c, struct shoal_view doc, u
     return (uint8_t)(now > knobs.kernels_max ? knobs.kernels_max : now);
 }
 
+/* A request waits for a kernel only where there may be one. */
+static enum shoal_err check_start(const struct changing *c, struct shoal_view doc, struct shoal_msg *msg)
+{
+    struct service_knobs knobs;
+
+    service_doc_knobs(doc, 0, &knobs);
+    if (knobs.kernels_max > 0)
+        return SHOAL_OK;
+    return shoal_fail(msg, SHOAL_ERR_EXISTS,
+                      "the profile of %s allows no kernel (policy.kernel_max 0), so nothing would start: shoal service "
+                      "scale %s N says how many",
+                      c->service.name, c->service.name);
+}
+
 static void on_edit_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct changing *c = arg;
@@ -209,6 +223,8 @@ static void on_edit_facts(void *arg, enum shoal_err err, const struct shoal_sche
         err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
     if (err == SHOAL_OK)
         err = service_doc_edit(facts->document, &c->edit, &doc, &msg);
+    if (err == SHOAL_OK && c->verb == SHOAL_SERVICE_START)
+        err = check_start(c, shoal_buf_view(&doc), &msg);
     if (err == SHOAL_OK) {
         uint8_t replicas = replicas_after(c, shoal_buf_view(&doc), facts->replicas);
 

@@ -163,6 +163,15 @@ def test_a_kernel_that_grows_without_end_is_told_its_limit_and_comes_again(serve
     served.delete("grows")
 
 
+def test_a_start_that_would_start_nothing_is_refused_with_what_to_do(served, tmp_path):
+    (tmp_path / "kernel.py").write_text(KERNEL.replace("BODY", "").replace("START", "pass"))
+    (tmp_path / "model.json").write_text('{"kernel_path": "kernel.py"}')
+    served.mesh.cli(served.mesh.hosts[0], "service", "deploy", "idle", "--package", tmp_path, "--replicas", 0)
+    done = served.mesh.shoal("service", "start", "idle", "--node", served.mesh.hosts[1].url, check=False)
+    assert done.returncode == 7 and "shoal service scale idle N" in done.stderr, (done.returncode, done.stderr)
+    served.mesh.cli(served.mesh.hosts[1], "service", "delete", "idle")
+
+
 def test_a_kernel_that_raises_at_import_is_told_by_every_node(served):
     served.deploy("raises", body="import no_such_module")
     for node in range(3):
