@@ -19,6 +19,8 @@
  * H8. What a step has no room for is left to the next one, and `more` says so.
  * H9. An edge is told once: SUPPORTED and LOST in turn, SUPPORTING and SUPPORTING_LOST in turn, SILENT and HEARD in
  *     turn.
+ * H10. That this host had a later life, and so was rolled back, is not one peer's to say: a host that lies would stop all
+ *     others. (Gossip has proof of it, a card that this host's own key has signed.)
  *
  *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq,
  *                u64 support_seq | u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n |
@@ -43,6 +45,8 @@ _Static_assert(SHOAL_SUPPORT_INLINE_CLAIMS_MAX *SUPPORT_CLAIM_BYTES + 80 <= 256,
 #define SUPPORT_FLAG_URGENT 4u
 /* A heartbeat brought forward waits at least this long after the last one. */
 #define SUPPORT_KICK_NS (10 * SHOAL_MS)
+/* In a row: by then every other peer has been heard as well. */
+#define SUPPORT_LATER_BEATS 3
 
 /* ---- The table of peers ---- */
 
@@ -512,13 +516,34 @@ static void take_claims(struct shoal_support *support, struct peer *peer, const 
     }
 }
 
+/* H10. True: more than half of the peers that are heard, this one among them, say the same again and again. */
+static bool hear_later_life(struct shoal_support *support, struct peer *peer)
+{
+    uint32_t heard = 0, say = 0;
+
+    if (peer->later_beats < SUPPORT_LATER_BEATS)
+        peer->later_beats++;
+    peer->later_ns = support->now_ns;
+    for (uint32_t i = 0; i < support->peers_count; i++) {
+        const struct peer *one = support->peers[i];
+        bool says = one->later_beats > 0 && support->now_ns - one->later_ns < support->support_ns;
+
+        heard += says || !one->known.silent ? 1 : 0;
+        say += says && one->later_beats == SUPPORT_LATER_BEATS ? 1 : 0;
+    }
+    return 2 * say > heard;
+}
+
 static void on_heartbeat(struct shoal_support *support, struct peer *peer, const struct heartbeat *beat,
                          struct shoal_support_actions *actions)
 {
     int order = shoal_incarnation_cmp(beat->from, peer->known.incarnation);
 
     if (shoal_incarnation_cmp(beat->to, support->incarnation) > 0) {
-        (void)act(actions, SHOAL_SUPPORT_ROLLED_BACK, peer->known.node);
+        if (hear_later_life(support, peer))
+            (void)act(actions, SHOAL_SUPPORT_ROLLED_BACK, peer->known.node);
+        else
+            support->stats.dropped_stale++;
         return;
     }
     if (order < 0 || (order == 0 && beat->seq <= peer->seq_seen)) {
@@ -527,6 +552,7 @@ static void on_heartbeat(struct shoal_support *support, struct peer *peer, const
     }
     if (order > 0)
         peer_restarted(support, peer, beat->from, actions);
+    peer->later_beats = 0;
     SHOAL_ASSERT(beat->seq > peer->seq_seen);                                      /* H4 */
     SHOAL_ASSERT(shoal_incarnation_cmp(beat->from, peer->known.incarnation) == 0); /* H2 */
     peer->seq_seen = beat->seq;

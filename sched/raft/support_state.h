@@ -52,8 +52,10 @@ struct peer {
     /* Its claims. */
     uint32_t theirs;
     uint64_t theirs_hash;
-    bool theirs_dirty; /* the owner has not heard all of it */
-    bool unanswered;   /* H3: over its control link, as the owner says */
+    bool theirs_dirty;    /* the owner has not heard all of it */
+    bool unanswered;      /* H3: over its control link, as the owner says */
+    uint32_t later_beats; /* H10: that were for a later life of this host, in a row */
+    uint64_t later_ns;    /* the last of them */
     uint64_t pages_version;
     uint32_t pages_count;
     uint64_t pages_got[(SUPPORT_PAGES_MAX + 63) / 64];

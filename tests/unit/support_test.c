@@ -405,7 +405,60 @@ static void a_rolled_back_host_is_told(void **state)
     shoal_support_destroy(pair->host[0]);
     pair->agent[0] = 3;
     start(pair, 0);
-    run(pair, 300 * MS);
+    run(pair, SHOAL_S);
+    assert_true(count(pair, 0, SHOAL_SUPPORT_ROLLED_BACK) > 0);
+    pair_destroy(pair);
+}
+
+/* A heartbeat of b to a, as one of `host`, the `seq`th; `later`: it is for a life that a has never had. */
+static void hear_as(struct pair *pair, const struct packet *of, uint32_t host, uint8_t seq, bool later)
+{
+    static struct shoal_support_actions actions;
+    struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM, .node = node_of(host) };
+    uint8_t bytes[SHOAL_DATAGRAM_PAYLOAD_MAX];
+
+    memcpy(bytes, of->bytes, of->len);
+    if (later)
+        memset(bytes + 15, 0x7f, 4); /* to: agent */
+    bytes[20] = seq;                 /* above all that b has said itself */
+    event.bytes = shoal_view_of(bytes, of->len);
+    assert_int_equal(shoal_support_step(pair->host[0], &event, pair->now, &actions), SHOAL_OK);
+    shoal_support_check(pair->host[0]);
+    take_actions(pair, 0, &actions);
+}
+
+/* One member of three that lies, or whose memory is bad, must not stop the others. */
+static void one_peers_word_stops_no_host(void **state)
+{
+    struct pair *pair = pair_create();
+    struct packet of = { .len = 0 };
+
+    (void)state;
+    assert_int_equal(shoal_support_add(pair->host[0], node_of(2)), SHOAL_OK);
+    run(pair, SHOAL_S);
+    pair->delay = 50 * MS;
+    for (unsigned turn = 0; turn < 100 && of.len == 0; turn++) {
+        run(pair, 10 * MS);
+        for (uint32_t i = 0; i < pair->packets_count; i++)
+            if (pair->packets[i].to == 0)
+                of = pair->packets[i];
+    }
+    assert_true(of.len > 0);
+    pair->cut[1] = true;
+    for (uint8_t i = 1; i <= 40; i++) {
+        hear_as(pair, &of, 1, i, true);
+        hear_as(pair, &of, 2, i, false);
+        run(pair, 50 * MS);
+    }
+    assert_int_equal(count(pair, 0, SHOAL_SUPPORT_ROLLED_BACK), 0);
+    hear_as(pair, &of, 2, 41, true); /* once is an accident */
+    hear_as(pair, &of, 1, 41, true);
+    assert_int_equal(count(pair, 0, SHOAL_SUPPORT_ROLLED_BACK), 0);
+    for (uint8_t i = 42; i <= 44; i++) {
+        hear_as(pair, &of, 1, i, true);
+        hear_as(pair, &of, 2, i, true);
+        run(pair, 50 * MS);
+    }
     assert_true(count(pair, 0, SHOAL_SUPPORT_ROLLED_BACK) > 0);
     pair_destroy(pair);
 }
@@ -732,6 +785,7 @@ int main(void)
         cmocka_unit_test(a_restart_ends_support_both_ways_and_all_claims),
         cmocka_unit_test(an_echo_for_a_former_life_is_void),
         cmocka_unit_test(a_rolled_back_host_is_told),
+        cmocka_unit_test(one_peers_word_stops_no_host),
         cmocka_unit_test(what_is_replayed_is_dropped),
         cmocka_unit_test(claims_arrive_and_leave_within_an_interval),
         cmocka_unit_test(many_claims_come_in_pages_through_loss),
