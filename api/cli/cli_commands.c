@@ -135,6 +135,7 @@ static const struct cli_option deploy_options[] = {
     { "from-job", "ID", "serve the model of a job that has ended, instead", 0 },
     { "replicas", "N", "kernels that are to run, on as many hosts as there are; 0: none yet [1]", 0 },
     { "update", NULL, "the next version of a service of this name; the one before answers until it is ready", 0 },
+    { "canary", "PERCENT", "the next version, which gets that part of the requests; the current one stays", 0 },
     MODEL_OPTIONS,
     { NULL, NULL, NULL, 0 },
 };
@@ -142,6 +143,7 @@ static const struct cli_option job_deploy_options[] = {
     { "name", "NAME", "of the service [the job's name]", 0 },
     { "replicas", "N", "kernels that are to run, on as many hosts as there are; 0: none yet [1]", 0 },
     { "update", NULL, "the next version of a service of this name; the one before answers until it is ready", 0 },
+    { "canary", "PERCENT", "the next version, which gets that part of the requests; the current one stays", 0 },
     MODEL_OPTIONS,
     { NULL, NULL, NULL, 0 },
 };

@@ -214,17 +214,24 @@ static char *make_data(const struct cli *cli)
 /* POST of a service, and what the answer says. `body`: of --from-job. */
 static int deploy(struct cli *cli, const char *service, const char *query, struct cli_call *call)
 {
-    char path[1000], name[NAME_BYTES];
-    uint64_t replicas = 1;
+    char path[1000], name[NAME_BYTES], canary[32] = "";
+    uint64_t replicas = 1, percent = 0;
     struct cli_answer answer;
     struct json_input *input;
     int code;
 
     if (cli_value(cli, "replicas") != NULL && !cli_number(cli, "replicas", 0, SHOAL_SERVICE_REPLICAS_MAX, &replicas))
         return SHOAL_EXIT_USAGE;
+    if (cli_value(cli, "canary") != NULL && !cli_number(cli, "canary", 0, 100, &percent))
+        return SHOAL_EXIT_USAGE;
+    if (cli_value(cli, "canary") != NULL && cli_flag(cli, "update"))
+        return cli_fail(SHOAL_EXIT_USAGE, "--update has the new version take over, --canary gives it a part of the "
+                                          "requests: one of them");
+    if (cli_value(cli, "canary") != NULL)
+        (void)snprintf(canary, sizeof(canary), "&canary=%" PRIu64, percent);
     cli_encode(service, name, sizeof(name));
-    (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64 "%s%s", name, replicas,
-                   cli_flag(cli, "update") ? "&update=true" : "", query);
+    (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64 "%s%s%s", name, replicas,
+                   cli_flag(cli, "update") ? "&update=true" : "", canary, query);
     call->method = "POST";
     call->path = path;
     call->timeout_s = DEPLOY_TIMEOUT_S;

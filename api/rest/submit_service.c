@@ -40,6 +40,26 @@ const char *submit_job_of(struct http_request *request)
     return strncmp(request->route->pattern, "/v1/services/", 13) == 0 ? http_query(request, "from_job") : NULL;
 }
 
+/* A canary is the next version of a service that goes on: the one percentage, and one. */
+static enum shoal_err read_canary(struct submit *s, bool update, struct shoal_msg *msg)
+{
+    const char *text = http_query(s->request, "canary");
+    char *end = NULL;
+    unsigned long percent = text == NULL ? 0 : strtoul(text, &end, 10);
+
+    if (text == NULL)
+        return SHOAL_OK;
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || percent > 100)
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "canary: \"%.40s\" is no percentage of the requests; say a whole number, 0 to 100", text);
+    if (update)
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "update and canary: the new version takes over, or it gets a part of the requests; say one of them");
+    s->args.options.service_canary = (unsigned)percent + 1;
+    s->args.options.service_new = false;
+    return SHOAL_OK;
+}
+
 /* Which versions there may be, and how many replicas it begins with: WMLA's models begin stopped. */
 enum shoal_err submit_read_service(struct submit *s, bool no_words, struct shoal_msg *msg)
 {
@@ -73,7 +93,7 @@ enum shoal_err submit_read_service(struct submit *s, bool no_words, struct shoal
     o->warm = false;
     if (no_words)
         o->script_argv.count = 0;
-    return SHOAL_OK;
+    return of_wmla ? SHOAL_OK : read_canary(s, !o->service_new, msg);
 }
 
 /* ---- a service's document, in the same thread ---- */

@@ -103,6 +103,7 @@ struct shoal_job_options {
     const char *profile;            /* of a service: its document (shoal/service_doc.h) */
     bool service_new;               /* refused (EXISTS) where the name is in use; else it is that one's next version */
     bool service_known;             /* refused (NOT_FOUND) where it is not */
+    unsigned service_canary;        /* it does not take over: its percentage of the requests, and one; 0: it does */
     struct shoal_texts notes;       /* what was accepted but has no effect: lines for the launcher log */
 };
 

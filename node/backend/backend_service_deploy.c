@@ -2,7 +2,12 @@
  *
  *     new:   found the job --> SET_SERVICE of the mesh group: the name stands for it (or the job is deleted again)
  *     next:  GET of what is there --> found the job with its profile --> SET_SERVICE: the name stands for the new one,
- *            which takes over when it is ready; the one before is kept, with no replicas (agent_scale.c) */
+ *            which takes over when it is ready; the one before is kept, with no replicas (agent_scale.c)
+ *     canary: as next, but stopped and without replicas, so that the one before answers --> SET_SERVICE: the name stands
+ *            for that one again --> its canary, as of the verb (backend_service_change.c), which starts it
+ *
+ * A canary's two changes of the name are such as each version of the agent takes (decision 0058): between them, or where
+ * this node ends there, the current version answers, since the new one has no kernels and is to have none. */
 #include "shoal/job_facts.h"
 #include "shoal/sched_look.h"
 
@@ -75,10 +80,59 @@ static void forget_oldest(struct deploying *d)
         backend_change_id(d->agent, &d->caller, d->known.before, SHOAL_SCHED_DELETE, on_forgotten, NULL);
 }
 
+static void on_canary(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    struct deploying *d = arg;
+    struct shoal_msg why;
+
+    if (err == SHOAL_OK)
+        deploy_end(d, SHOAL_OK, &d->survives, (struct shoal_view){ 0 });
+    else
+        deploy_end(d,
+                   shoal_fail(&why, err, "version %u of the service %s is kept and gets no requests: %.300s; give it its "
+                                         "part with shoal service canary", d->options.service_version, d->service.name,
+                              msg->text),
+                   &why, (struct shoal_view){ 0 });
+}
+
+static void on_current_again(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct deploying *d = arg;
+    char version[16];
+    struct shoal_msg why;
+
+    if (err != SHOAL_OK) {
+        deploy_end(d,
+                   shoal_fail(&why, err, "the service %s stands for its new version %u, which has no kernels, and the one "
+                                         "before answers: %.300s; look with shoal service show, go back with rollback",
+                              d->service.name, d->options.service_version, reply->u.reply.text),
+                   &why, (struct shoal_view){ 0 });
+        return;
+    }
+    forget_oldest(d);
+    (void)snprintf(version, sizeof(version), "%u", d->options.service_version);
+    backend_service_canary(d->agent, &d->caller, d->service.name, version, d->options.service_canary - 1, on_canary, d);
+}
+
+/* The name stands for the version that was current again; the new one is the other one that is kept. */
+static void put_back(struct deploying *d)
+{
+    struct shoal_mesh_service service = d->service;
+
+    service.job = d->known.job;
+    service.before = d->service.job;
+    service.replicas = d->known.replicas;
+    backend_change_mesh(d->agent, &d->caller, SHOAL_MESH_SET_SERVICE, &service, on_current_again, d);
+}
+
 static void on_named(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct deploying *d = arg;
 
+    if (err == SHOAL_OK && d->options.service_canary > 0) {
+        put_back(d);
+        return;
+    }
     if (err == SHOAL_OK) {
         forget_oldest(d);
         deploy_end(d, SHOAL_OK, &d->survives, (struct shoal_view){ 0 });
@@ -111,6 +165,23 @@ static void refuse(struct deploying *d, enum shoal_err err, const char *text)
     deploy_end(d, err, &msg, (struct shoal_view){ 0 });
 }
 
+/* A canary begins stopped: it has no kernels before the name stands for the current version again. */
+static enum shoal_err stop_canary(struct deploying *d, bool started, struct shoal_msg *msg)
+{
+    const struct service_doc_edit stop = { .kind = SERVICE_DOC_STOP,
+                                           .name = d->service.name,
+                                           .now_s = agent_wall_ms() / 1000 };
+    struct shoal_buf doc = { 0 };
+    enum shoal_err err;
+
+    if (!started)
+        return shoal_fail(msg, SHOAL_ERR_EXISTS, "the service %s is stopped; start it first", d->service.name);
+    err = service_doc_edit(shoal_buf_view(&d->doc), &stop, &doc, msg);
+    shoal_buf_deinit(&d->doc);
+    d->doc = doc;
+    return err;
+}
+
 /* The next version: its document goes on where the one before has come to, and it begins with as many replicas. */
 static void on_old_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
@@ -128,12 +199,15 @@ static void on_old_facts(void *arg, enum shoal_err err, const struct shoal_sched
         err = service_doc_carry(shoal_view_text(d->submit->options->profile), facts->document, &d->doc, &msg);
     if (err == SHOAL_OK) {
         service_doc_knobs(shoal_buf_view(&d->doc), facts->replicas, &knobs);
-        err = shoal_buf_append(&d->doc, "", 1);
+        if (d->submit->options->service_canary > 0)
+            err = stop_canary(d, knobs.started, &msg);
     }
+    if (err == SHOAL_OK)
+        err = shoal_buf_append(&d->doc, "", 1);
     if (err == SHOAL_OK) {
         d->options = *d->submit->options;
         d->options.profile = (const char *)d->doc.bytes;
-        d->options.replicas = !knobs.started                        ? 0
+        d->options.replicas = !knobs.started || d->options.service_canary > 0 ? 0
                               : facts->replicas < knobs.kernels_min ? knobs.kernels_min
                                                                     : facts->replicas;
         d->next = *d->submit;
@@ -177,16 +251,23 @@ static void on_looked(void *arg, enum shoal_err err, const char *text, const str
 {
     struct deploying *d = arg;
     const struct shoal_job_options *options = d->submit->options;
+    char why[300];
 
-    if (err == SHOAL_OK)
+    if (err == SHOAL_OK) {
         deploy_next(d, service);
-    else if (err != SHOAL_ERR_NOT_FOUND || (options->service_known && !options->service_new))
+    } else if (err == SHOAL_ERR_NOT_FOUND && options->service_canary > 0) {
+        (void)snprintf(why, sizeof(why),
+                       "there is no service %.63s whose current version could answer the other requests; deploy it "
+                       "without a canary first", d->service.name);
+        refuse(d, err, why);
+    } else if (err != SHOAL_ERR_NOT_FOUND || (options->service_known && !options->service_new)) {
         refuse(d, err, text);
-    else if (!shoal_sched_all_follow_rules(d->agent->sched)) /* decision 0009 */
+    } else if (!shoal_sched_all_follow_rules(d->agent->sched)) { /* decision 0009 */
         refuse(d, SHOAL_ERR_UNSUPPORTED,
                "a host of the mesh runs an agent of a version that knows no services; exchange it first");
-    else
+    } else {
         backend_submit(d->agent, d->submit, on_founded, d);
+    }
 }
 
 void backend_service_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg)

@@ -146,6 +146,9 @@ def test_a_jobs_model_is_served_as_the_next_version_and_back(mesh, jobs, ask, tm
     (tmp_path / "more.json").write_text('{"policy": {"kernel_min": 40, "kernel_max": 60}}')
     refused = mesh.shoal("service", "edit", "sumone", "--file", tmp_path / "more.json", "--node", gamma.url, check=False)
     assert refused.returncode == 1 and "the mesh has 6 slots" in refused.stderr
+    mesh.cli(gamma, "job", "deploy", jobs[1], "--name", "sumone", "--kernel", "kernel.py", "--canary", 100)
+    mesh.until(lambda: sums() == [4, 4, 4], 180, "the second job's model has all requests, as a canary")
+    assert mesh.cli(alpha, "service", "show", "sumone")["job"] == first
     mesh.cli(alpha, "service", "delete", "sumone")
 
 

@@ -142,3 +142,68 @@ def test_a_canary_that_does_not_start_costs_no_request(services):
     for host in services.mesh.hosts:
         assert set(which(services, host, 20)) == {"one"}
     assert versions(services, beta)[2]["ready"] == 0
+
+
+def is_current(services, version):
+    """Of every host: nothing else has answered."""
+    return all(services.show(host, "echo")["version"] == version for host in services.mesh.hosts)
+
+
+def test_a_new_version_begins_as_the_canary(services):
+    alpha, beta, gamma = services.mesh.hosts
+    (services.package / "model.json").write_text('{"name": "echo"}')
+    (services.package / "which").write_text("two")
+
+    def deploy(host, *words, check=True, python=services.mesh.python):
+        return services.mesh.shoal("service", "deploy", "echo", "--package", services.package, *map(str, words), "--node", host.url,
+                                   "--", python, "kernel.py", "4", check=check)
+
+    refused = deploy(beta, "--canary", 20, check=False)
+    assert refused.returncode == 3 and "no service echo" in refused.stderr and "without a canary first" in refused.stderr, refused
+    assert services.mesh.cli(gamma, "service", "list")["services"] == []
+    (services.package / "which").write_text("one")
+    services.deploy(alpha, "echo", 1)
+    services.until_ready("echo", 1)
+    first = services.show(alpha, "echo")["job"]
+    (services.package / "which").write_text("two")
+    for words, why in ((("--canary", 101), "100"), (("--canary", "x"), "x"), (("--canary", 5, "--update"), "one of them")):
+        refused = deploy(beta, *words, check=False)
+        assert refused.returncode == 2 and why in refused.stderr, refused
+    for query, why in (("canary=101", b"0 to 100"), ("canary=-1", b"0 to 100"), ("canary=", b"0 to 100"), ("canary=5&update=true", b"say one of them")):
+        status, body, _ = services.ask(gamma, "echo", b"", path="/v1/services/%s?" + query)
+        assert status == 400 and why in body, body
+    over, wrong = threading.Event(), []
+
+    def flood(host):
+        while not over.is_set():
+            status, body, _ = services.ask(host, "echo", b"which")
+            if (status, body) != (200, b"one"):
+                wrong.append((status, body))
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for host in services.mesh.hosts:
+            pool.submit(flood, host)
+        try:
+            deploy(beta, "--canary", 0)  # made, and answers only who names it
+            for host in services.mesh.hosts:
+                services.mesh.until(lambda: versions(services, host).get(2, {}).get("role") == "canary" and versions(services, host)[2]["ready"] == 1, 60,
+                                    "%s sees the canary" % host.name)
+            assert which(services, gamma, 3, "/v2/models/%s/versions/2/infer") == ["two"] * 3
+        finally:
+            over.set()
+    assert wrong == []
+    assert is_current(services, 1) and services.show(beta, "echo")["job"] == first and versions(services, alpha)[1]["weight"] == 100
+    # Another one takes the canary's place, and gets a part.
+    (services.package / "which").write_text("three")
+    deploy(gamma, "--canary", 25)
+    services.mesh.until(lambda: "three" in which(services, alpha, 4), 60, "the new canary answers")
+    told = which(services, alpha, 80)
+    assert 18 <= told.count("three") <= 22 and told.count("one") == 80 - told.count("three")
+    assert is_current(services, 1) and services.show(beta, "echo")["job"] == first
+    newest = max(versions(services, beta))
+    assert sorted(versions(services, beta)) == [1, newest] and versions(services, beta)[newest]["weight"] == 25
+    services.mesh.cli(beta, "service", "promote", "echo")
+    services.mesh.until(lambda: set(which(services, gamma, 5)) == {"three"}, 60, "promoted")
+    services.mesh.cli(beta, "service", "stop", "echo")
+    refused = deploy(alpha, "--canary", 5, check=False)
+    assert refused.returncode != 0 and "is stopped; start it first" in refused.stderr
+    assert len(versions(services, alpha)) == 2
