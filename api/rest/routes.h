@@ -67,6 +67,8 @@ void routes_dlim_model(struct http_request *request, const char *name);
 typedef void routes_model_fn(struct http_request *request, const struct shoal_service_info *info);
 void routes_model_look(struct http_request *request, const char *name, routes_model_fn *then);
 bool routes_model_enabled(const struct shoal_service_info *info);
+/* The caller is the owner of the service, or an administrator: it may see the values of its environments. */
+bool routes_model_is_own(const struct http_request *request, const struct shoal_service_info *info);
 /* `uri` is what service_uri points to. */
 struct service_doc_facts routes_model_facts(struct http_request *request, const struct shoal_service_info *info,
                                             char uri[512]);

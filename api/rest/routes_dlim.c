@@ -137,6 +137,11 @@ bool routes_model_enabled(const struct shoal_service_info *info)
     return knobs.started || info->placed > 0;
 }
 
+bool routes_model_is_own(const struct http_request *request, const struct shoal_service_info *info)
+{
+    return request->user.admin || strcmp(request->user.name, info->creator) == 0;
+}
+
 struct service_doc_facts routes_model_facts(struct http_request *request, const struct shoal_service_info *info,
                                             char uri[512])
 {
@@ -150,7 +155,8 @@ struct service_doc_facts routes_model_facts(struct http_request *request, const 
                                        .creator = info->creator,
                                        .service_uri = uri,
                                        .created_s = info->created_s,
-                                       .updated_s = info->updated_s };
+                                       .updated_s = info->updated_s,
+                                       .values = routes_model_is_own(request, info) };
 }
 
 void routes_model_respond(struct http_request *request, int status, enum shoal_err err, struct shoal_buf *json)

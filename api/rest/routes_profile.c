@@ -59,6 +59,7 @@ static void on_look(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         facts.creator = info->creator;
         facts.created_s = info->created_s;
         facts.updated_s = info->updated_s;
+        facts.values = routes_model_is_own(request, info);
         err = service_doc_profile(info->document, &facts, &e->changes);
         if (err != SHOAL_OK)
             (void)shoal_fail(&why, err, "what is kept of this service does not decode; deploy it again");
@@ -157,6 +158,8 @@ static void on_current(void *arg, enum shoal_err err, const struct shoal_msg *ms
     struct shoal_buf after = { 0 };
     struct shoal_msg why = *msg;
 
+    if (err == SHOAL_OK && !routes_model_is_own(request, info)) /* a dry run, too, says the values that there are */
+        err = shoal_fail(&why, SHOAL_ERR_DENIED, "the service %.63s belongs to %.63s", info->name, info->creator);
     if (err == SHOAL_OK) {
         e->edit.name = info->name;
         e->edit.now_s = (uint64_t)time(NULL);

@@ -631,6 +631,28 @@ enum shoal_err service_doc_edit(struct shoal_view text, const struct service_doc
 
 /* ---- views ---- */
 
+/* D4. Of each pair its name stays, and nothing else that it may hold. */
+static void hide_values(json_t *root, const char *path)
+{
+    char key[64];
+    json_t *holder = holder_of(root, path, key, false), *pairs = json_object_get(holder, key), *shown;
+    const json_t *pair;
+    size_t i;
+
+    if (pairs == NULL)
+        return;
+    shown = json_array();
+    json_array_foreach(pairs, i, pair)
+    {
+        const char *name = json_string_value(json_object_get(pair, "name"));
+
+        (void)json_array_append_new(
+            shown, json_pack("{s:s,s:s}", "name", name == NULL ? "" : name, "value", SERVICE_DOC_HIDDEN));
+    }
+    if (json_object_set_new(holder, key, shown) != 0)
+        (void)json_object_del(holder, key);
+}
+
 enum shoal_err service_doc_model(struct shoal_view text, const struct service_doc_facts *facts, struct shoal_buf *out)
 {
     static const char *const first[] = { "name",
@@ -663,6 +685,8 @@ enum shoal_err service_doc_model(struct shoal_view text, const struct service_do
         (void)json_object_set_new(model, "started_at", json_integer(int_at(doc, "started_at", 0)));
         (void)json_object_set_new(model, "creator", json_string(facts->creator));
         (void)json_object_set_new(model, "service_uri", json_string(facts->service_uri));
+        if (!facts->values)
+            hide_values(model, "mk_environments");
         for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
             (void)json_object_set(shown, first[i], json_object_get(model, first[i]));
         (void)json_object_update_missing(shown, model);
@@ -692,6 +716,8 @@ enum shoal_err service_doc_profile(struct shoal_view text, const struct service_
     enum shoal_err err = SHOAL_ERR_MALFORMED;
 
     if (profile != NULL) {
+        if (!facts->values)
+            hide_values(profile, "kernel.envs");
         (void)json_object_set_new(profile, "create_time", date_of((int64_t)facts->created_s));
         (void)json_object_set_new(profile, "last_update_time", date_of(int_at(doc, "updated_at", 0)));
         err = dump(profile, SIZE_MAX, out, &msg);

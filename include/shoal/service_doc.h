@@ -8,7 +8,8 @@
  *
  * D1. A profile holds what its table of rows allows, or it is refused with the path of what is wrong, and nothing changes.
  * D2. Keys that nobody here knows are kept and given back.
- * D3. Name, uid, size and model_path are the server's own: what a client says of them changes nothing. */
+ * D3. Name, uid, size and model_path are the server's own: what a client says of them changes nothing.
+ * D4. Values of environments (kernel.envs, mk_environments) are shown to whom the caller says they may be: to nobody else. */
 #ifndef SHOAL_SERVICE_DOC_H
 #define SHOAL_SERVICE_DOC_H
 
@@ -79,7 +80,9 @@ SHOAL_MUST_CHECK enum shoal_err service_doc_carry(struct shoal_view doc, struct 
 struct service_doc_facts {
     const char *name, *creator, *service_uri;
     uint64_t created_s, updated_s;
+    bool values; /* of environments are shown; else their names only, with SERVICE_DOC_HIDDEN for each value */
 };
+#define SERVICE_DOC_HIDDEN "(hidden)"
 /* WMLA's model object, its profile, its readme ({"readme": ...}). A document that is empty has the defaults. */
 SHOAL_MUST_CHECK enum shoal_err service_doc_model(struct shoal_view doc, const struct service_doc_facts *facts,
                                                   struct shoal_buf *out);

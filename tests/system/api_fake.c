@@ -1,6 +1,6 @@
 /* The HTTP server with a backend that lives in memory: to try routes, clients and the CLI without a mesh.
  *
- *     api_fake PORT FOLDER [plain]     users ada/secret and admin/secret; prints "ready PORT"; ends on SIGTERM
+ *     api_fake PORT FOLDER [plain]     users ada/secret, eve/secret and admin/secret; prints "ready PORT"; ends on SIGTERM
  *
  * A job waits for 1 s, runs for 3 s, logs a line each 200 ms, and gives back its bundle as model/bundle. */
 #include <inttypes.h>
@@ -666,7 +666,7 @@ static void fake_why(void *ctx, const struct shoal_user *caller, const char *id,
 static bool fake_user(void *ctx, const char *name, struct shoal_user *user)
 {
     (void)ctx;
-    if (strcmp(name, "ada") != 0 && strcmp(name, "admin") != 0)
+    if (strcmp(name, "ada") != 0 && strcmp(name, "eve") != 0 && strcmp(name, "admin") != 0)
         return false;
     *user = (struct shoal_user){ .uid = 1000, .admin = name[1] == 'd' && name[2] == 'm' };
     (void)snprintf(user->name, sizeof(user->name), "%s", name);

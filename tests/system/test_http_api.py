@@ -469,6 +469,40 @@ def check_metrics(run, job):
     assert "beyond --to" in run("job", "metrics", job, "--from", "9", "--to", "3", code=2)[1]
 
 
+def asks(server, user, method, path, body=None, status=200):
+    client = server.client()
+    client.request(method, path, headers={"Authorization": "Basic " + base64.b64encode(user.encode() + b":secret").decode()},
+                   body=None if body is None else json.dumps(body))
+    answer = client.getresponse()
+    said = answer.read()
+    assert answer.status == status, (user, method, path, answer.status, said)
+    return json.loads(said) if status == 200 else said.decode()
+
+
+EDI = "/platform/rest/deeplearning/v1/edimodels"
+PLACES = ("/v1/services/echo/profile", "/dlim/v1/model", "/dlim/v1/model/echo", "/dlim/v1/model/echo/appprofile", EDI, EDI + "/echo",
+          EDI + "/echo/appprofile")
+
+
+def test_values_of_a_models_environment_are_its_owners(server):
+    """Another user sees which names there are."""
+    try:
+        asks(server, "ada", "PUT", "/v1/services/echo/profile", {"kernel": {"envs": [{"name": "BUCKET_KEY", "value": "tide-pool"}]}})
+        asks(server, "ada", "PUT", "/dlim/v1/model/echo", {"mk_environments": [{"name": "BUCKET_USER", "value": "tide-pool"}]})
+        for path in PLACES:
+            for user in ("ada", "admin"):
+                assert "tide-pool" in json.dumps(asks(server, user, "GET", path)), (user, path)
+            seen = json.dumps(asks(server, "eve", "GET", path))
+            assert "tide-pool" not in seen and "(hidden)" in seen and "BUCKET_" in seen, (path, seen)
+        # What a dry run would change says what there is.
+        change = {"kernel": {"envs": []}, "policy": {"kernel_max": 2}}
+        assert "tide-pool" in json.dumps(asks(server, "ada", "PUT", "/v1/services/echo/profile?dry_run=true", change))
+        assert "belongs to ada" in asks(server, "eve", "PUT", "/v1/services/echo/profile?dry_run=true", change, status=403)
+    finally:
+        asks(server, "ada", "PUT", "/v1/services/echo/profile", {"kernel": {"envs": []}})
+        asks(server, "ada", "PUT", "/dlim/v1/model/echo", {"mk_environments": []})
+
+
 def test_command_line(server, tmp_path):
     shoal = OUT / "shoal"
     if not shoal.exists():
