@@ -16,7 +16,7 @@
  *     without a ready kernel its group), and no more than its client gives.
  * I6. A request that names a version gets that one or none. Of the others, the part that the profile's owner says is drawn for the
  *     canary, evenly: it gets the current version where the canary is not ready or full, and the canary's answer, be it an
- *     error, where a kernel of it has it.
+ *     error, where a kernel of it has it. Never more: where the current version has no kernel, its requests wait for one.
  *
  * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
@@ -163,7 +163,8 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
     return true;
 }
 
-/* A canary that is not ready leaves its requests to the current version, and a current one to the one before. */
+/* A canary that is not ready leaves its requests to the current version, and a current one to the one before: but not to a
+ * canary, which would have all of them while the current one has no kernels. */
 static bool choose(struct infer_call *call, struct shoal_node_id *node)
 {
     const struct shoal_job_id order[] = { call->canary, call->current, call->before };
@@ -416,15 +417,18 @@ static bool is_drawn(const struct infer_call *call, uint8_t part)
 static void infer_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
 {
     struct infer_call *call = arg;
+    uint8_t part;
 
     if (err != SHOAL_OK || call->gone) {
         backend_infer_end(call, err, text, NULL);
         return;
     }
     call->job = call->current = call->group = service->job;
-    call->before = service->before;
-    if (!shoal_job_id_is_mesh(service->before) && is_drawn(call, backend_canary_part(call->agent, service->job)))
-        call->canary = service->before;
+    part = shoal_job_id_is_mesh(service->before) ? 0 : backend_canary_part(call->agent, service->job);
+    if (part == 0)
+        call->before = service->before;
+    else if (is_drawn(call, part))
+        call->canary = service->before; /* which has its part, and answers for the current version no more than that */
     backend_infer_next(call);
 }
 

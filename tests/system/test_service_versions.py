@@ -207,3 +207,20 @@ def test_a_new_version_begins_as_the_canary(services):
     refused = deploy(alpha, "--canary", 5, check=False)
     assert refused.returncode != 0 and "is stopped; start it first" in refused.stderr
     assert len(versions(services, alpha)) == 2
+
+
+def test_a_canary_does_not_stand_in_for_a_current_version_that_sleeps(services):
+    """Its part is its part: where the current version has no kernels, its requests wait for one."""
+    alpha, beta, gamma = services.mesh.hosts
+    (services.package / "model.json").write_text('{"name": "echo"}')
+    (services.package / "which").write_text("one")
+    services.deploy(alpha, "echo", 1)
+    services.until_ready("echo", 1)
+    profile = {"policy": {"kernel_min": 0, "kernel_max": 2, "schedule_interval": 1, "kernel_delay_release_time": 2}}
+    assert services.ask(beta, "echo", json.dumps(profile).encode(), path="/dlim/v1/model/%s/appprofile", method="PUT")[0] == 200
+    (services.package / "which").write_text("two")
+    services.mesh.cli(beta, "service", "deploy", "echo", "--package", services.package, "--canary", 0, "--", services.mesh.python, "kernel.py", 4)
+    for host in services.mesh.hosts:
+        services.mesh.until(lambda: versions(services, host)[2]["ready"] == 1 and versions(services, host)[1]["ready"] == 0
+                            and versions(services, host)[2]["role"] == "canary", 60, "%s sees version 1 asleep beside the canary" % host.name)
+    assert which(services, gamma, 3) == ["one"] * 3
