@@ -1,0 +1,141 @@
+/* The document of a service: what it says of a canary, and whose eyes the values of environments are for. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shoal/limits.h"
+#include "shoal/service_doc.h"
+
+#include "shoal/banned.h"
+
+static void make(struct shoal_buf *doc)
+{
+    const struct service_doc_new made = { .name = "echo", .now_s = 100, .replicas = 2 };
+    struct shoal_msg msg;
+
+    assert_int_equal(service_doc_make(&made, doc, &msg), SHOAL_OK);
+}
+
+static void edit(struct shoal_buf *doc, struct service_doc_edit change)
+{
+    struct shoal_buf next = { 0 };
+    struct shoal_msg msg;
+
+    change.name = "echo";
+    change.now_s = 200;
+    assert_int_equal(service_doc_edit(shoal_buf_view(doc), &change, &next, &msg), SHOAL_OK);
+    shoal_buf_deinit(doc);
+    *doc = next;
+}
+
+static void expect_canary(const struct shoal_buf *doc, uint32_t canary, uint32_t at)
+{
+    struct service_knobs knobs;
+
+    service_doc_knobs(shoal_buf_view(doc), 1, &knobs);
+    assert_int_equal(knobs.canary, canary);
+    assert_int_equal(knobs.canary_at, at);
+}
+
+static bool holds(const struct shoal_buf *doc, const char *text)
+{
+    return memmem(doc->bytes, doc->len, text, strlen(text)) != NULL;
+}
+
+static void test_a_canary_is_said_kept_and_ended(void **state)
+{
+    struct shoal_buf doc = { 0 }, next = { 0 }, carried = { 0 };
+    struct service_knobs knobs;
+    struct shoal_msg msg;
+
+    (void)state;
+    make(&doc);
+    expect_canary(&doc, 0, 0);
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_STOP });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_CANARY, .canary = 1, .canary_at = 7 }); /* of nothing */
+    expect_canary(&doc, 1, 7);
+    service_doc_knobs(shoal_buf_view(&doc), 0, &knobs);
+    assert_true(knobs.started); /* it is to have kernels */
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_CANARY, .canary = 26, .canary_at = 8 });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_PROFILE,
+                                          .body = shoal_view_text("{\"policy\":{\"kernel_max\":9}}") });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_SCALE, .replicas = 3 });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_STOP });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_START });
+    expect_canary(&doc, 26, 8); /* other edits leave it */
+    make(&next);
+    assert_int_equal(service_doc_carry(shoal_buf_view(&next), shoal_buf_view(&doc), &carried, &msg), SHOAL_OK);
+    expect_canary(&carried, 0, 0); /* the next version has its profile, and no canary */
+    assert_false(holds(&carried, "canary"));
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_CANARY });
+    expect_canary(&doc, 0, 0);
+    assert_false(holds(&doc, "canary"));
+    shoal_buf_deinit(&doc);
+    shoal_buf_deinit(&next);
+    shoal_buf_deinit(&carried);
+}
+
+static void test_a_canary_that_makes_no_sense_is_none(void **state)
+{
+    static const struct {
+        const char *name, *text;
+        uint32_t canary, at;
+    } rows[] = {
+        { "the largest part is all requests", "{\"profile\":{},\"canary\":{\"part\":101,\"at\":3}}", 101, 3 },
+        { "more than all", "{\"profile\":{},\"canary\":{\"part\":102,\"at\":3}}", 0, 0 },
+        { "less than none", "{\"profile\":{},\"canary\":{\"part\":-1,\"at\":3}}", 0, 0 },
+        { "a text", "{\"profile\":{},\"canary\":{\"part\":\"50\",\"at\":3}}", 0, 0 },
+        { "no object", "{\"profile\":{},\"canary\":50}", 0, 0 },
+        { "no change of the name: it counts at none", "{\"profile\":{},\"canary\":{\"part\":50}}", 50, 0 },
+        { "a key of a later version beside it", "{\"profile\":{},\"canary\":{\"part\":50,\"at\":3,\"by\":\"user\"}}", 50, 3 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct service_knobs knobs;
+
+        service_doc_knobs(shoal_view_text(rows[i].text), 1, &knobs);
+        if (knobs.canary != rows[i].canary || knobs.canary_at != rows[i].at)
+            fail_msg("%s: %u at %u", rows[i].name, knobs.canary, knobs.canary_at);
+    }
+    assert_int_equal(SHOAL_SERVICE_CANARY_MAX, 101);
+}
+
+static void test_values_of_environments_are_hidden_unless_said(void **state)
+{
+    struct service_doc_facts facts = { .name = "echo", .creator = "ada", .service_uri = "" };
+    static const char pairs[] = "{\"kernel\":{\"envs\":[{\"name\":\"KEY\",\"value\":\"deep\",\"note\":\"deep\"}]}}";
+    static const char model[] = "{\"mk_environments\":[{\"name\":\"KEY\",\"value\":\"deep\"}]}";
+    struct shoal_buf doc = { 0 };
+
+    (void)state;
+    make(&doc);
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_PROFILE, .body = shoal_view_text(pairs) });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_MODEL, .body = shoal_view_text(model) });
+    for (unsigned i = 0; i < 4; i++) {
+        struct shoal_buf shown = { 0 };
+
+        facts.values = i >= 2;
+        assert_int_equal((i % 2 == 0 ? service_doc_model : service_doc_profile)(shoal_buf_view(&doc), &facts, &shown),
+                         SHOAL_OK);
+        assert_int_equal(holds(&shown, "deep"), facts.values);
+        assert_int_equal(holds(&shown, SERVICE_DOC_HIDDEN), !facts.values);
+        assert_true(holds(&shown, "\"KEY\""));
+        shoal_buf_deinit(&shown);
+    }
+    shoal_buf_deinit(&doc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_canary_is_said_kept_and_ended),
+        cmocka_unit_test(test_a_canary_that_makes_no_sense_is_none),
+        cmocka_unit_test(test_values_of_environments_are_hidden_unless_said),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
