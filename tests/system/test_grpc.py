@@ -150,6 +150,32 @@ def test_a_model_answers_through_every_node_as_over_rest(served):
         assert not got.outputs[0].HasField("contents")
 
 
+def test_a_call_names_the_version_that_it_wants(served, tmp_path):
+    """Of two that are kept; without a number it is the current one's, whichever host is asked."""
+    alpha, beta, _ = served.hosts
+    for number, words in ((1, ("--replicas", 1)), (2, ("--canary", 0))):
+        folder = tmp_path / ("v%d" % number) / "pair"
+        folder.mkdir(parents=True)
+        net = torch.nn.Linear(3, 2).eval()
+        with torch.no_grad():
+            net.weight.fill_(0.0)
+            net.bias.fill_(float(number))
+        torch.jit.script(net).save(str(folder / "net.pt"))
+        served.cli(alpha, "service", "deploy", "pair", "--package", folder, *words)
+        served.until(lambda: number in [one["version"] for one in served.cli(beta, "service", "show", "pair")["versions"] if one["ready"] == 1],
+                     120, "version %d is ready" % number)
+    for c in served.channels:
+        for version, want in (("", 1.0), ("1", 1.0), ("2", 2.0)):
+            asked = typed("pair")
+            asked.model_version = version
+            got = c.call("ModelInfer", asked, pb.ModelInferResponse)
+            assert set(got.outputs[0].contents.fp32_contents) == {want}, (version, got)
+        asked.model_version = "3"
+        assert code_of(c.call, "ModelInfer", asked, pb.ModelInferResponse) == (
+            grpc.StatusCode.NOT_FOUND, "Model <pair> has versions 1 and 2, not 3.")
+    served.cli(beta, "service", "delete", "pair")
+
+
 def test_refusals_name_cause_and_code(served):
     c = served.channels[1]
 
