@@ -224,3 +224,20 @@ def test_a_canary_does_not_stand_in_for_a_current_version_that_sleeps(services):
         services.mesh.until(lambda: versions(services, host)[2]["ready"] == 1 and versions(services, host)[1]["ready"] == 0
                             and versions(services, host)[2]["role"] == "canary", 60, "%s sees version 1 asleep beside the canary" % host.name)
     assert which(services, gamma, 3) == ["one"] * 3
+
+
+def test_a_pin_of_a_version_whose_kernel_does_not_start_is_told_so(services):
+    """Once its kernel has ended some times, and not only when the request's time of 600 s is over."""
+    alpha, beta, gamma = services.mesh.hosts
+    (services.package / "model.json").write_text('{"name": "echo"}')
+    (services.package / "which").write_text("one")
+    services.deploy(alpha, "echo", 1)
+    services.until_ready("echo", 1)
+    profile = {"policy": {"task_execution_timeout": 600}}
+    assert services.ask(beta, "echo", json.dumps(profile).encode(), path="/dlim/v1/model/%s/appprofile", method="PUT")[0] == 200
+    (services.package / "broken").write_text("")
+    services.mesh.cli(beta, "service", "deploy", "echo", "--package", services.package, "--canary", 0, "--", services.mesh.python, "kernel.py", 4)
+    status, body, _ = services.ask(gamma, "echo", b"which", path="/v2/models/%s/versions/2/infer", timeout=120)
+    assert status == 503 and b"Inference service for model <echo> is currently unavailable." in body, (status, body)
+    for host in services.mesh.hosts:
+        assert set(which(services, host, 3)) == {"one"}
