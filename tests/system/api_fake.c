@@ -634,8 +634,11 @@ static void fake_service_canary(void *ctx, const struct shoal_user *caller, cons
     struct shoal_msg msg;
 
     (void)ctx;
-    (void)caller;
     (void)percent;
+    if (!caller->admin && strcmp(caller->name, "ada") != 0) {
+        done(arg, shoal_fail(&msg, SHOAL_ERR_DENIED, "the service echo belongs to ada"), &msg);
+        return;
+    }
     done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> has version 1, not %.60s.", name, version), &msg);
 }
 

@@ -503,6 +503,11 @@ def test_values_of_a_models_environment_are_its_owners(server):
         asks(server, "ada", "PUT", "/dlim/v1/model/echo", {"mk_environments": []})
 
 
+def test_another_users_canary_is_refused_as_forbidden(server):
+    assert "belongs to ada" in asks(server, "eve", "POST", "/v1/services/echo/canary?version=2&weight=5", status=403)
+    assert "has version 1, not 2" in asks(server, "ada", "POST", "/v1/services/echo/canary?version=2&weight=5", status=404)
+
+
 def test_command_line(server, tmp_path):
     shoal = OUT / "shoal"
     if not shoal.exists():
