@@ -83,10 +83,25 @@ int cli_service_scale(struct cli *cli)
 
 /* ---- looking ---- */
 
+/* How many there are, and the part that one of them gets as a canary: "2, 25 %". */
+static void say_versions(const struct json_value *service, char *text, size_t cap)
+{
+    const struct json_value *versions = json_input_get(service, "versions");
+    size_t count = versions == NULL ? 1 : json_input_count(versions); /* an older agent does not say */
+
+    (void)snprintf(text, cap, "%zu", count);
+    for (size_t i = 0; versions != NULL && i < count; i++)
+        if (strcmp(cli_text_at(json_input_at(versions, i), "role"), "canary") == 0)
+            (void)snprintf(text, cap, "%zu, %" PRId64 " %%", count, cli_int_at(json_input_at(versions, i), "weight"));
+}
+
 static void print_row(const struct json_value *service)
 {
-    (void)printf("%-24s %-10s %6" PRId64 " %6" PRId64 "  %-12s %s\n", cli_shown(cli_text_at(service, "name")),
-                 cli_text_at(service, "state"), cli_int_at(service, "ready"), cli_int_at(service, "replicas"),
+    char versions[64];
+
+    say_versions(service, versions, sizeof(versions));
+    (void)printf("%-24s %-10s %6" PRId64 " %6" PRId64 "  %-9s %-12s %s\n", cli_shown(cli_text_at(service, "name")),
+                 cli_text_at(service, "state"), cli_int_at(service, "ready"), cli_int_at(service, "replicas"), versions,
                  cli_shown(cli_text_at(service, "creator")), cli_text_at(service, "job"));
 }
 
@@ -95,7 +110,7 @@ static void print_list(const struct cli *cli, const struct json_value *root)
     const struct json_value *services = json_input_get(root, "services");
 
     (void)cli;
-    (void)printf("%-24s %-10s %6s %6s  %-12s %s\n", "NAME", "STATE", "READY", "WANTED", "CREATOR", "JOB");
+    (void)printf("%-24s %-10s %6s %6s  %-9s %-12s %s\n", "NAME", "STATE", "READY", "WANTED", "VERSIONS", "CREATOR", "JOB");
     for (size_t i = 0; services != NULL && i < json_input_count(services); i++)
         print_row(json_input_at(services, i));
 }

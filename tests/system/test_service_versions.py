@@ -201,6 +201,8 @@ def test_a_new_version_begins_as_the_canary(services):
     assert is_current(services, 1) and services.show(beta, "echo")["job"] == first
     newest = max(versions(services, beta))
     assert sorted(versions(services, beta)) == [1, newest] and versions(services, beta)[newest]["weight"] == 25
+    listed = services.mesh.shoal("service", "list", "--node", beta.url).stdout.splitlines()
+    assert listed[0].split()[4] == "VERSIONS" and " 2, 25 % " in listed[1], listed
     services.mesh.cli(beta, "service", "promote", "echo")
     services.mesh.until(lambda: set(which(services, gamma, 5)) == {"three"}, 60, "promoted")
     services.mesh.cli(beta, "service", "stop", "echo")
