@@ -137,6 +137,7 @@ static void make_agent(void)
     agent_tree_create(&agent);
     agent_ledger_create(&agent);
     agent_archive_create(&agent);
+    agent_serve_create(&agent);
     agent_backend(&agent, &backend);
     peer_serve(agent.calls, PEER_NODE_VERB, not_here, NULL);
 }

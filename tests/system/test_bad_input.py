@@ -109,14 +109,15 @@ def zipped(files):
 
 # ---- who asks ----
 
-def test_a_host_with_another_mesh_secret_never_appears_and_its_log_says_why(mesh, tmp_path):
+def test_a_host_with_another_mesh_secret_never_appears_and_its_log_says_why(mesh):
     with nothing_changes(mesh), Mesh(mesh.binary) as other:
-        other.shoal("init", "--data", tmp_path / "other", "--mesh-name", "demo", "--admin-user", "admin",
+        folder = pathlib.Path(other.folder) / "other"
+        other.shoal("init", "--data", folder, "--mesh-name", "demo", "--admin-user", "admin",
                     "--admin-password-file", other.password_file)
         stranger = Host(other, "stranger")
         other.hosts.append(stranger)
         other.shoal("join", "127.0.0.1:%d" % mesh.hosts[0].port, "--data", stranger.data, "--secret-file",
-                    tmp_path / "other" / "mesh.key")
+                    folder / "mesh.key")
         stranger.start()
         for log, remedy in ((stranger.log, "mesh.key of the same mesh"), (mesh.hosts[0].log, "join it again with this mesh's key")):
             line = other.until(lambda: next((one for one in log.read_text().splitlines() if "mesh secret" in one), None),

@@ -53,7 +53,7 @@ def families(text, older):
                 counts = [number for sample, _, number in own if sample.endswith("_bucket")]
                 bounds = [float(labels["le"]) for _, labels, _ in own if "le" in labels]
                 assert counts == sorted(counts) and bounds == sorted(bounds) and bounds[-1] == float("inf")
-                assert own[-1] == (name + "_count", {} if one is None else {"service": one}, counts[-1]) and own[-2][2] >= 0
+                assert own[-1] == (name + "_count", {} if one is None else {"service": one, "version": "1"}, counts[-1]) and own[-2][2] >= 0
     return {name: (kind, samples) for name, (kind, _, samples) in found.items()}
 
 
@@ -112,7 +112,7 @@ def test_services_count_their_requests_where_their_kernels_are(new_mesh, tmp_pat
     found = families(text, False)
     for name in ("queue_seconds", "kernel_seconds", "seconds", "batch_requests"):
         kind, samples = found["shoal_service_" + name]
-        assert kind == "histogram" and samples[-1] == ("shoal_service_%s_count" % name, {"service": "echo"}, 4), samples
+        assert kind == "histogram" and samples[-1] == ("shoal_service_%s_count" % name, {"service": "echo", "version": "1"}, 4), samples
     ends = {labels["end"]: number for _, labels, number in found["shoal_service_requests"][1]}
     assert ends == {"answered": 3, "failed": 1, "refused": 0}
     total, parts = (sum(number for sample, _, number in found["shoal_service_" + name][1] if sample.endswith("_sum"))
