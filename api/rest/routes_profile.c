@@ -19,7 +19,7 @@ struct profile_edit {
     struct http_request *request;
     struct service_doc_edit edit;
     bool dry, dlim;
-    struct shoal_buf changes;
+    struct shoal_buf changes, notes;
 };
 
 static void edit_free(void *state)
@@ -27,6 +27,7 @@ static void edit_free(void *state)
     struct profile_edit *e = state;
 
     shoal_buf_deinit(&e->changes);
+    shoal_buf_deinit(&e->notes);
     free(e);
 }
 
@@ -95,6 +96,7 @@ static void answer(struct profile_edit *e, const char *text)
     json_object_begin(&w, NULL);
     json_raw(&w, "changes", shoal_buf_view(&e->changes));
     json_bool(&w, "dryRun", e->dry);
+    json_raw(&w, "notes", shoal_buf_view(&e->notes));
     json_text(&w, "text", text);
     json_end(&w);
     http_respond_json(request, 200, &w);
@@ -168,7 +170,7 @@ static void on_current(void *arg, enum shoal_err err, const struct shoal_msg *ms
     if (err == SHOAL_OK)
         err = check_room(e, info, shoal_buf_view(&after), &why);
     if (err == SHOAL_OK)
-        err = service_doc_changes(info->document, shoal_buf_view(&after), &e->changes);
+        err = service_doc_changes(info->document, shoal_buf_view(&after), &e->changes, &e->notes);
     shoal_buf_deinit(&after);
     if (err != SHOAL_OK || e->dry) {
         if (err == SHOAL_OK)

@@ -11,15 +11,25 @@
 #define DEPTH_MAX 8u
 #define PATH_BYTES 400
 
-static bool add_change(json_t *list, const char *path, json_t *from, json_t *to)
+struct lists {
+    json_t *changes, *notes;
+};
+
+static bool add_change(struct lists *lists, const char *path, json_t *from, json_t *to)
 {
     json_t *change = json_pack("{s:s, s:O?, s:O?}", "path", path, "from", from, "to", to);
+    char note[PATH_BYTES + 100];
 
-    return change != NULL && json_array_append_new(list, change) == 0;
+    if (change == NULL || json_array_append_new(lists->changes, change) != 0)
+        return false;
+    if (from != NULL || service_doc_knows(path))
+        return true;
+    (void)snprintf(note, sizeof(note), "%s: Shoal knows no such field of a profile; it would be kept and have no effect", path);
+    return json_array_append_new(lists->notes, json_string(note)) == 0;
 }
 
 /* Objects are walked; every other value is compared whole. */
-static bool compare(json_t *list, const char *path, json_t *from, json_t *to, unsigned depth)
+static bool compare(struct lists *list, const char *path, json_t *from, json_t *to, unsigned depth)
 {
     const char *key;
     json_t *value;
@@ -40,22 +50,29 @@ static bool compare(json_t *list, const char *path, json_t *from, json_t *to, un
     return fine;
 }
 
-enum shoal_err service_doc_changes(struct shoal_view before, struct shoal_view after, struct shoal_buf *out)
+static bool put_list(struct shoal_buf *out, const json_t *list)
+{
+    char *text = json_dumps(list, JSON_COMPACT);
+    bool put = text != NULL && shoal_buf_append(out, text, strlen(text)) == SHOAL_OK;
+
+    free(text);
+    return put;
+}
+
+enum shoal_err service_doc_changes(struct shoal_view before, struct shoal_view after, struct shoal_buf *out,
+                                   struct shoal_buf *notes)
 {
     json_t *was = before.len == 0 ? json_object() : json_loadb((const char *)before.bytes, before.len, 0, NULL);
     json_t *is = json_loadb((const char *)after.bytes, after.len, 0, NULL);
-    json_t *list = json_array();
-    char *text = NULL;
+    struct lists lists = { json_array(), json_array() };
     enum shoal_err err = SHOAL_ERR_MALFORMED;
 
-    if (was != NULL && is != NULL && list != NULL &&
-        compare(list, "", json_object_get(was, "profile"), json_object_get(is, "profile"), 0))
-        text = json_dumps(list, JSON_COMPACT);
-    if (text != NULL)
-        err = shoal_buf_append(out, text, strlen(text));
-    free(text);
+    if (was != NULL && is != NULL && lists.changes != NULL && lists.notes != NULL &&
+        compare(&lists, "", json_object_get(was, "profile"), json_object_get(is, "profile"), 0))
+        err = put_list(out, lists.changes) && put_list(notes, lists.notes) ? SHOAL_OK : SHOAL_ERR_FULL;
     json_decref(was);
     json_decref(is);
-    json_decref(list);
+    json_decref(lists.changes);
+    json_decref(lists.notes);
     return err;
 }

@@ -66,6 +66,14 @@ static const struct row rows[] = {
 };
 #define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
 
+bool service_doc_knows(const char *path)
+{
+    for (size_t i = 0; i < ROW_COUNT; i++)
+        if (strcmp(path, rows[i].path) == 0)
+            return true;
+    return false;
+}
+
 /* ---- paths ---- */
 
 /* The object that holds the last key of `path`, which is then put into `key`. `make`: missing ones are made. */

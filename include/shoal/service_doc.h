@@ -68,9 +68,12 @@ SHOAL_MUST_CHECK enum shoal_err service_doc_edit(struct shoal_view doc, const st
                                                  struct shoal_buf *out, struct shoal_msg *msg);
 
 /* What two documents say differently of the profile, as JSON: [{"path": "policy.kernel_max", "from": 100, "to": 4}]; a value
- * that is not there is null. MALFORMED: one of them is no document. */
+ * that is not there is null. `notes`: a list of texts, one for each new field that no part of Shoal reads. MALFORMED: one of
+ * them is no document. */
 SHOAL_MUST_CHECK enum shoal_err service_doc_changes(struct shoal_view before, struct shoal_view after,
-                                                    struct shoal_buf *out);
+                                                    struct shoal_buf *out, struct shoal_buf *notes);
+/* Whether Shoal reads or keeps for a purpose the field of a profile at `path`, such as policy.kernel_max. */
+bool service_doc_knows(const char *path);
 
 /* The document of a version that takes the place of another one's: uid, profile and whether it is started stay. */
 SHOAL_MUST_CHECK enum shoal_err service_doc_carry(struct shoal_view doc, struct shoal_view before,

@@ -143,6 +143,8 @@ def test_a_jobs_model_is_served_as_the_next_version_and_back(mesh, jobs, ask, tm
     for wrong, text in (("policy.kernel_min=3", "kernel_max"), ("policy.kernel_max=x", "policy.kernel_max"), ("kernel.umask=9", "kernel.umask")):
         refused = mesh.shoal("service", "edit", "sumone", "--set", wrong, "--dry-run", "--node", gamma.url, check=False)
         assert refused.returncode == 1 and text in refused.stderr, (wrong, refused)
+    edited = mesh.cli(gamma, "service", "edit", "sumone", "--set", "policy.kernal_max=4", "--dry-run")
+    assert [note.partition(":")[0] for note in edited["notes"]] == ["policy.kernal_max"] and "no such field" in edited["notes"][0]
     (tmp_path / "more.json").write_text('{"policy": {"kernel_min": 40, "kernel_max": 60}}')
     refused = mesh.shoal("service", "edit", "sumone", "--file", tmp_path / "more.json", "--node", gamma.url, check=False)
     assert refused.returncode == 1 and "the mesh has 6 slots" in refused.stderr
