@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "shoal/address.h"
 #include "shoal/crypto.h"
 
 #include "shoal/banned.h"
@@ -255,8 +256,8 @@ static enum shoal_err bind_listener(struct shoal_http *http, struct shoal_msg *m
     if (failed == 0)
         failed = uv_listen((uv_stream_t *)&server_of(http)->listener, BACKLOG, on_connection);
     if (failed != 0)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s port %u: %s; choose another with --api-port", host,
-                          port, uv_strerror(failed));
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s port %u: %s; %s (--api-host, --api-port)", host, port,
+                          uv_strerror(failed), shoal_address_remedy(-failed));
     failed = uv_tcp_getsockname(&server_of(http)->listener, (struct sockaddr *)&address, &address_len);
     if (failed != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s: %s", host, uv_strerror(failed));

@@ -1,6 +1,7 @@
 #include "shoal/address.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -85,6 +86,16 @@ void shoal_address_text(struct shoal_address address, char text[SHOAL_ADDRESS_TE
     }
     (void)inet_ntop(AF_INET6, address.ip, ip, sizeof(ip));
     (void)snprintf(text, SHOAL_ADDRESS_TEXT_BYTES, "[%s]:%u", ip, address.port);
+}
+
+const char *shoal_address_remedy(int error)
+{
+    switch (error) {
+    case EADDRINUSE: return "another process has the port (`ss -lntup` lists them); end it, or choose another port";
+    case EADDRNOTAVAIL: return "no interface of this host has that address; `ip addr` lists those that there are";
+    case EACCES: return "ports below 1024 want CAP_NET_BIND_SERVICE; choose a higher one";
+    default: return "choose another address or port";
+    }
 }
 
 enum shoal_err shoal_address_of_sockaddr(const struct sockaddr *from, struct shoal_address *address)

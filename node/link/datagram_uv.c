@@ -555,8 +555,8 @@ static enum shoal_err socket_start(struct shoal_datagram *d, struct shoal_addres
     if (rc == 0)
         rc = uv_udp_getsockname(&d->udp, (struct sockaddr *)&at, &len);
     if (rc != 0)
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot bind %s (UDP): %s; does another agent use the port?",
-                          text, uv_strerror(rc));
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot bind %s (UDP): %s; %s", text, uv_strerror(rc),
+                          shoal_address_remedy(-rc));
     if (shoal_address_of_sockaddr((const struct sockaddr *)&at, &bound) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "binding %s gave no IP address", text);
     d->port = bound.port;

@@ -836,8 +836,8 @@ static enum shoal_err listen_start(struct shoal_link *link, struct shoal_msg *ms
     if (rc == 0)
         rc = uv_tcp_getsockname(&link->server, (struct sockaddr *)&at, &len);
     if (rc != 0)
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot listen on %s (TCP): %s; does another agent use the port?",
-                          text, uv_strerror(rc));
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot listen on %s (TCP): %s; %s", text, uv_strerror(rc),
+                          shoal_address_remedy(-rc));
     if (shoal_address_of_sockaddr((const struct sockaddr *)&at, &bound) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "listening on %s gave no IP address", text);
     link->port = bound.port;

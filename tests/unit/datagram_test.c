@@ -481,6 +481,28 @@ static void a_flood_of_strangers_is_cut_off(void **state)
     assert_int_equal(b->notes, 1);
 }
 
+static void an_address_that_cannot_be_had_says_what_to_do(void **state)
+{
+    struct fixture *f = *state;
+    struct end *end = &f->ends[1];
+    struct shoal_datagram_options options = {
+        .loop = &f->loop, .identity = &end->identity, .handlers = { .arg = end }, .peers_max = 8
+    };
+    struct shoal_msg msg = { "" };
+
+    start(f, 0, 8);
+    options.listen = loopback(shoal_datagram_port(f->ends[0].datagram));
+    assert_int_equal(shoal_datagram_create(&end->datagram, &options, &msg), SHOAL_ERR_UNREACHABLE);
+    assert_non_null(strstr(msg.text, "another process has the port"));
+    options.listen.ip[15] = 1; /* 203.0.113.1: of no interface, RFC 5737 */
+    options.listen.ip[12] = 203;
+    options.listen.ip[13] = 0;
+    options.listen.ip[14] = 113;
+    assert_int_equal(shoal_datagram_create(&end->datagram, &options, &msg), SHOAL_ERR_UNREACHABLE);
+    assert_non_null(strstr(msg.text, "no interface of this host has that address"));
+    assert_null(end->datagram);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -499,6 +521,7 @@ int main(void)
         CASE(an_answer_that_nobody_asked_for_teaches_nothing),
         CASE(the_least_used_key_is_forgotten_first),
         CASE(a_flood_of_strangers_is_cut_off),
+        CASE(an_address_that_cannot_be_had_says_what_to_do),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
