@@ -503,7 +503,7 @@ int agent_main(const struct shoal_cli_agent *options)
     struct agent *agent = calloc(1, sizeof(*agent));
     struct shoal_msg msg = { "" };
     enum shoal_err err;
-    char text[SHOAL_ADDRESS_TEXT_BYTES];
+    char text[SHOAL_ADDRESS_TEXT_BYTES], url[AGENT_URL_BYTES];
 
     SHOAL_ASSERT(agent != NULL);
     agent->lock_fd = -1;
@@ -535,10 +535,10 @@ int agent_main(const struct shoal_cli_agent *options)
         return err == SHOAL_ERR_INVALID ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
     }
     shoal_address_text(agent->settings.address, text);
-    agent_log(agent, "mesh %s, %u slots (%s), links and gossip on %s, API on %s://%s:%u, scheduling %s",
+    agent_api_url(&agent->settings, shoal_http_port(agent->http), url);
+    agent_log(agent, "mesh %s, %u slots (%s), links and gossip on %s, API on %s, scheduling %s",
               agent->identity.mesh_name, agent->settings.slots,
-              agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text,
-              agent->settings.api_plain ? "http" : "https", agent->settings.api_host, shoal_http_port(agent->http),
+              agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text, url,
               agent->scheduling);
     if (agent->settings.serves == 0)
         agent_log(

@@ -15,6 +15,7 @@
 #include "shoal/sched_look.h"
 
 #include "agent_files.h"
+#include "agent_settings.h"
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
@@ -173,9 +174,7 @@ void agent_publish_facts(struct agent *agent)
 
     (void)snprintf(facts.domain, sizeof(facts.domain), "%s", settings->domain);
     (void)snprintf(facts.numeric_class, sizeof(facts.numeric_class), "%s", settings->numeric_class);
-    (void)snprintf(facts.api_url, sizeof(facts.api_url), "%s://%s:%u", settings->api_plain ? "http" : "https",
-                   settings->api_host,
-                   (unsigned)(agent->http == NULL ? settings->api_port : shoal_http_port(agent->http)));
+    agent_api_url(settings, agent->http == NULL ? settings->api_port : shoal_http_port(agent->http), facts.api_url);
     if (shoal_facts_record_encode(&facts, bytes, sizeof(bytes), &len) == SHOAL_OK)
         publish_own(agent, SHOAL_RECORD_NODE_FACTS, bytes, len);
 }

@@ -153,17 +153,38 @@ static enum shoal_err settings_texts(struct agent_settings *settings, const stru
     return err;
 }
 
+/* All addresses of a host: good to listen on, not to be told. */
+static bool is_any(const uint8_t ip[16])
+{
+    static const uint8_t v6[16], v4[16] = { [10] = 0xff, [11] = 0xff };
+
+    return memcmp(ip, v6, 16) == 0 || memcmp(ip, v4, 16) == 0;
+}
+
+void agent_api_url(const struct agent_settings *settings, uint16_t port, char url[AGENT_URL_BYTES])
+{
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
+    struct shoal_address api;
+    struct shoal_msg msg;
+
+    if (shoal_address_parse(settings->api_host, AGENT_API_PORT, &api, &msg) != SHOAL_OK || is_any(api.ip))
+        api = settings->address;
+    api.port = port;
+    shoal_address_text(api, text);
+    (void)snprintf(url, AGENT_URL_BYTES, "%s://%s", settings->api_plain ? "http" : "https", text);
+}
+
 /* Where other hosts reach this one: they are told this very address. */
 static enum shoal_err own_address(struct agent_settings *settings, const struct shoal_cli_agent *options,
                                   struct shoal_msg *msg)
 {
-    static const uint8_t none[16], v4_none[16] = { [10] = 0xff, [11] = 0xff };
+    static const uint8_t v4_none[16] = { [10] = 0xff, [11] = 0xff };
     const char *host = options->host[0] == '\0' ? "127.0.0.1" : options->host;
     const uint8_t *ip = settings->address.ip;
     enum shoal_err err =
         shoal_address_parse(host, options->port == 0 ? AGENT_PORT : options->port, &settings->address, msg);
 
-    if (err == SHOAL_OK && (memcmp(ip, none, 16) == 0 || memcmp(ip, v4_none, 16) == 0 || ip[0] == 0xff ||
+    if (err == SHOAL_OK && (is_any(ip) || ip[0] == 0xff ||
                             (memcmp(ip, v4_none, 12) == 0 && ip[12] >= 224)))
         err = shoal_fail(msg, SHOAL_ERR_INVALID,
                          "--host %s: other hosts are told this address, and reach nobody there; give the one of this "

@@ -12,5 +12,8 @@ SHOAL_MUST_CHECK enum shoal_err agent_settings_of(struct agent_settings *setting
                                                   struct shoal_msg *msg);
 /* Whether an agent would take these options: for whoever keeps them for later. Nothing is written. */
 SHOAL_MUST_CHECK enum shoal_err agent_settings_check(const struct shoal_cli_agent *options, struct shoal_msg *msg);
+/* Where other hosts reach the API: of one that listens on all addresses, the host's. */
+#define AGENT_URL_BYTES 96
+void agent_api_url(const struct agent_settings *settings, uint16_t port, char url[AGENT_URL_BYTES]);
 
 #endif

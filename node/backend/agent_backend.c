@@ -11,6 +11,7 @@
 #include "backend_services.h"
 
 #include "backend_files.h"
+#include "node/agent/agent_settings.h"
 
 #include "shoal/control_record.h"
 #include "shoal/slots.h"
@@ -117,9 +118,7 @@ static void backend_status(void *ctx, struct shoal_mesh_status *status)
     (void)snprintf(status->version, sizeof(status->version), "%s", SHOAL_VERSION);
     (void)snprintf(status->node_name, sizeof(status->node_name), "%s", agent->settings.name);
     (void)snprintf(status->mesh_name, sizeof(status->mesh_name), "%s", agent->identity.mesh_name);
-    (void)snprintf(status->api_url, sizeof(status->api_url), "%s://%.60s:%u",
-                   agent->settings.api_plain ? "http" : "https", agent->settings.api_host,
-                   shoal_http_port(agent->http));
+    agent_api_url(&agent->settings, shoal_http_port(agent->http), status->api_url);
     status->mesh_writable = shoal_sched_mesh_writable(agent->sched);
     while (shoal_swim_member_next(membership_swim(agent->membership), &cursor, &member)) {
         status->members_known++;
