@@ -91,8 +91,11 @@ static enum nccl_mode decide(struct shoal_comm *comm, struct nccl_id *id)
         if (count == size && device->nccl.size > size && (flags & NCCL_CAN_SHRINK))
             return MODE_SHRINK;
         if (count < size && device->nccl.size == count && (flags & NCCL_WHOLE) && (flags & NCCL_CAN_GROW) &&
-            device->nccl.table.grow_id(device->nccl.comm, id) == NCCL_OK)
-            return MODE_GROW;
+            !device->nccl.id_given) {
+            device->nccl.id_given = true;
+            if (device->nccl.table.grow_id(device->nccl.comm, id) == NCCL_OK)
+                return MODE_GROW;
+        }
     }
     return device->nccl.table.unique_id(id) == NCCL_OK ? MODE_MAKE : MODE_NONE;
 }

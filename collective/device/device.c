@@ -104,6 +104,8 @@ void device_destroy(struct device *device)
             (void)device->cuda.stream_destroy(device->stream);
         (void)device->cuda.context_release(device->handle);
     }
+    if (device->nccl.left)
+        return;
     free(device->bounce);
     free(device);
 }

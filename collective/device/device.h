@@ -27,8 +27,11 @@ struct nccl_life {
     bool there;     /* the library, and it has not failed too often */
     unsigned fails; /* communicators given up */
     nccl_comm comm; /* NULL: none */
+    nccl_comm made; /* where NCCL writes the next one, late for one that is shrunk */
     uint64_t name;  /* of `comm`, the same in all members */
     bool revoked;
+    bool id_given; /* of `comm`, to grow it: until it has grown there is no other */
+    bool left;     /* an abort did not end: NCCL may still write here */
     uint32_t size;
     uint64_t members[SHOAL_RANKS_MAX]; /* workers, by rank */
 };

@@ -3,7 +3,14 @@
  *   none --make--> whole --revoke--> revoked --shrink--> whole
  *                  whole --shrink, grow--> whole               any --abort--> none
  *
- * All calls are of the non-blocking kind: each may say "in progress", and is asked about until it is over. */
+ * All calls are of the non-blocking kind: each may say "in progress", and is asked about until it is over. Who is asked, and
+ * when the new communicator is known, differs (NCCL 2.28 to 2.30, init.cc):
+ *
+ *   make, grow   it is known at once, and is asked itself
+ *   shrink       the parent is asked; the new one is written when it is ready, by a thread of NCCL
+ *   operations   launched by a thread of NCCL, perhaps: the stream shows them only after "in progress" is over
+ *
+ * What is in progress is let go of first, since it uses the other one until its thread is joined. */
 #include "device.h"
 
 #include <pthread.h>
@@ -49,8 +56,11 @@ static enum shoal_err fail(const struct device *device, const char *call, nccl_r
 {
     const char *text = device->nccl.table.error_text(result);
 
-    return shoal_fail(msg, SHOAL_ERR_DEVICE, "%s on device %d (%s): %s (%d)", call, device->ordinal, device->name,
-                      text == NULL ? "an unknown error" : text, result);
+    return shoal_fail(msg, SHOAL_ERR_DEVICE, "%s on device %d (%s): %s (%d)%s", call, device->ordinal, device->name,
+                      text == NULL ? "an unknown error" : text, result,
+                      result == NCCL_INVALID_USAGE
+                          ? "; several ranks on one card need NCCL 2.30.3 or later and NCCL_MULTI_RANK_GPU_ENABLE=1"
+                          : "");
 }
 
 /* ---- abort ---- */
@@ -148,20 +158,28 @@ static enum shoal_err abort_comm(struct device *device, nccl_comm comm, struct s
     if (wait_aborted(a))
         return SHOAL_OK;
     device->nccl.there = false;
+    device->nccl.left = true;
     return shoal_fail(msg, SHOAL_ERR_DEVICE, "ncclCommAbort on device %d (%s) did not end in %llu ms", device->ordinal,
                       device->name, (unsigned long long)(limit_ns(SHOAL_NCCL_END_NS) / SHOAL_MS));
+}
+
+static enum shoal_err let_go(struct device *device, nccl_comm *held, struct shoal_msg *msg)
+{
+    nccl_comm comm = *held;
+
+    *held = NULL;
+    return comm == NULL ? SHOAL_OK : abort_comm(device, comm, msg);
 }
 
 enum shoal_err nccl_life_abort(struct device *device, struct shoal_msg *msg)
 {
     struct nccl_life *life = &device->nccl;
-    nccl_comm comm = life->comm;
 
-    life->comm = NULL;
     life->name = 0;
     life->size = 0;
     life->revoked = false;
-    return comm == NULL ? SHOAL_OK : abort_comm(device, comm, msg);
+    life->id_given = false;
+    return let_go(device, &life->comm, msg);
 }
 
 /* One more that did not come to be, or broke. */
@@ -205,20 +223,26 @@ static enum shoal_err settle(struct device *device, nccl_comm comm, const char *
     }
 }
 
-/* `made` takes the place of what is held. */
-static enum shoal_err replace(struct device *device, nccl_comm made, const char *call, nccl_result result,
+/* `life->made` takes the place of what is held, when `asked`, one of the two, says that it is ready. */
+static enum shoal_err replace(struct device *device, const nccl_comm *asked, const char *call, nccl_result result,
                               const struct nccl_stop *stop, struct shoal_msg *msg)
 {
+    struct nccl_life *life = &device->nccl;
     struct shoal_msg ignored;
     enum shoal_err err = SHOAL_OK;
 
-    if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
+    if ((result != NCCL_OK && result != NCCL_IN_PROGRESS) || *asked == NULL)
         err = fail(device, call, result, msg);
     else
-        err = settle(device, made, call, SHOAL_NCCL_MAKE_NS, stop, msg);
+        err = settle(device, *asked, call, SHOAL_NCCL_MAKE_NS, stop, msg);
+    if (err == SHOAL_OK && life->made == NULL)
+        err = shoal_fail(msg, SHOAL_ERR_DEVICE, "%s on device %d gave no communicator", call, device->ordinal);
+    if (err != SHOAL_OK && asked == &life->made && let_go(device, &life->made, &ignored) != SHOAL_OK)
+        return shoal_fail(msg, SHOAL_ERR_DEVICE, "%s", ignored.text); /* it may use the parent still */
     if (nccl_life_abort(device, &ignored) != SHOAL_OK) /* the parent (I2) */
         return shoal_fail(msg, SHOAL_ERR_DEVICE, "%s", ignored.text);
-    device->nccl.comm = made;
+    life->comm = life->made;
+    life->made = NULL;
     return err == SHOAL_OK ? SHOAL_OK : give_up(device, err);
 }
 
@@ -226,14 +250,14 @@ enum shoal_err nccl_life_make(struct device *device, const struct nccl_id *id, u
                               const struct nccl_stop *stop, struct shoal_msg *msg)
 {
     struct nccl_config config = NCCL_CONFIG;
-    nccl_comm made = NULL;
+    struct nccl_life *life = &device->nccl;
     enum shoal_err err = nccl_life_abort(device, msg);
     nccl_result result;
 
     if (err != SHOAL_OK)
         return err;
-    result = device->nccl.table.make(&made, (int)size, *id, (int)rank, &config);
-    err = replace(device, made, "ncclCommInitRankConfig", result, stop, msg);
+    result = life->table.make(&life->made, (int)size, *id, (int)rank, &config);
+    err = replace(device, &life->made, "ncclCommInitRankConfig", result, stop, msg);
     device->counts.made += err == SHOAL_OK;
     return err;
 }
@@ -242,10 +266,9 @@ enum shoal_err nccl_life_shrink(struct device *device, int *excluded, uint32_t c
                                 struct shoal_msg *msg)
 {
     struct nccl_config config = NCCL_CONFIG;
-    nccl_comm made = NULL;
-    nccl_result result =
-        device->nccl.table.shrink(device->nccl.comm, excluded, (int)count, &made, &config, NCCL_SHRINK_ABORT);
-    enum shoal_err err = replace(device, made, "ncclCommShrink", result, stop, msg);
+    struct nccl_life *life = &device->nccl;
+    nccl_result result = life->table.shrink(life->comm, excluded, (int)count, &life->made, &config, NCCL_SHRINK_ABORT);
+    enum shoal_err err = replace(device, &life->comm, "ncclCommShrink", result, stop, msg);
 
     device->counts.shrunk += err == SHOAL_OK;
     return err;
@@ -255,11 +278,10 @@ enum shoal_err nccl_life_grow(struct device *device, const struct nccl_id *id, u
                               const struct nccl_stop *stop, struct shoal_msg *msg)
 {
     struct nccl_config config = NCCL_CONFIG;
-    nccl_comm held = device->nccl.comm;
-    nccl_comm made = NULL;
-    nccl_result result =
-        device->nccl.table.grow(held, (int)size, id, held == NULL ? (int)rank : -1, &made, &config);
-    enum shoal_err err = replace(device, made, "ncclCommGrow", result, stop, msg);
+    struct nccl_life *life = &device->nccl;
+    int mine = life->comm == NULL ? (int)rank : -1;
+    nccl_result result = life->table.grow(life->comm, (int)size, id, mine, &life->made, &config);
+    enum shoal_err err = replace(device, &life->made, "ncclCommGrow", result, stop, msg);
 
     device->counts.grown += err == SHOAL_OK;
     return err;
@@ -267,14 +289,15 @@ enum shoal_err nccl_life_grow(struct device *device, const struct nccl_id *id, u
 
 /* ---- running ---- */
 
-/* The epoch ended under an operation. Revoked, a communicator can be shrunk. */
-static enum shoal_err revoke_comm(struct device *device, struct shoal_msg *msg)
+/* The epoch ended under an operation. Revoked, a communicator can be shrunk. One that is still being connected is not revoked:
+ * NCCL 2.30 ends the job of the connecting, and asks about it again later. */
+static enum shoal_err revoke_comm(struct device *device, bool connecting, struct shoal_msg *msg)
 {
     struct nccl_life *life = &device->nccl;
     struct shoal_msg why;
     nccl_result result;
 
-    if (life->table.revoke == NULL)
+    if (life->table.revoke == NULL || connecting)
         return nccl_life_abort(device, msg);
     result = life->table.revoke(life->comm, 0);
     if ((result != NCCL_OK && result != NCCL_IN_PROGRESS) ||
@@ -289,15 +312,16 @@ enum shoal_err nccl_life_finish(struct device *device, const char *call, nccl_re
 {
     struct nccl_life *life = &device->nccl;
     enum shoal_err err = SHOAL_OK;
+    nccl_result state = NCCL_OK;
 
     if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
         return give_up(device, fail(device, call, result, msg));
     for (unsigned turn = 0; err == SHOAL_OK; turn++) {
-        nccl_result state = NCCL_OK;
-        cuda_result stream = device->cuda.stream_query(device->stream);
+        nccl_result asked = life->table.async_error(life->comm, &state); /* before the stream: what is in progress */
+        cuda_result stream = device->cuda.stream_query(device->stream);  /* may not be on it yet */
 
-        if (life->table.async_error(life->comm, &state) != NCCL_OK || (state != NCCL_OK && state != NCCL_IN_PROGRESS))
-            return give_up(device, fail(device, call, state, msg));
+        if (asked != NCCL_OK || (state != NCCL_OK && state != NCCL_IN_PROGRESS))
+            return give_up(device, fail(device, call, asked != NCCL_OK ? asked : state, msg));
         if (stream != CUDA_OK && stream != CUDA_NOT_READY)
             return give_up(device, device_fail(device, call, stream, msg));
         if (stream == CUDA_OK && state == NCCL_OK) {
@@ -308,5 +332,5 @@ enum shoal_err nccl_life_finish(struct device *device, const char *call, nccl_re
             err = shoal_fail(msg, SHOAL_ERR_STALE, "%s: the epoch is over", call);
         rest(turn);
     }
-    return revoke_comm(device, msg) == SHOAL_OK ? err : SHOAL_ERR_DEVICE;
+    return revoke_comm(device, state == NCCL_IN_PROGRESS, msg) == SHOAL_OK ? err : SHOAL_ERR_DEVICE;
 }

@@ -17,6 +17,7 @@
 #define NCCL_ENV_LIBRARY "SHOAL_NCCL"
 
 #define NCCL_OK 0
+#define NCCL_INVALID_USAGE 5
 #define NCCL_IN_PROGRESS 7
 #define NCCL_SHRINK_ABORT 1 /* of what the parent has under way */
 #define NCCL_UNDEFINED INT32_MIN

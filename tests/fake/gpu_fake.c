@@ -4,7 +4,10 @@
  * waits for members that may be dead, until it is aborted or revoked.
  *
  * It keeps NCCL's rules of 2.29 and later, as far as libshoal leans on them: nothing is done at once (in progress, until
- * asked), a second revoke is an error, a revoked communicator runs nothing and may be shrunk, grow needs an id of its root.
+ * asked; an operation is not on the stream before), a second revoke is an error, a revoked communicator runs nothing and may
+ * be shrunk. Who shrinks one asks the parent, and has the new one when that is over; grow needs an id of its root, one at a
+ * time. What NCCL would answer by memory that was freed ends the process here: revoke while an operation is in progress,
+ * abort of a communicator that grows.
  * Sums begin at the last rank: another order than the canonical tree.
  *
  *   GPU_FAKE_FAIL=CALL:N:CODE   the Nth call gives CODE        GPU_FAKE_HANG=CALL   what it begins never ends
@@ -222,7 +225,9 @@ int cuGetErrorName(int result, const char **name)
 
 /* ---- NCCL ---- */
 
-enum { OK = 0, SYSTEM_ERROR = 2, INVALID_USAGE = 5, IN_PROGRESS = 7 };
+enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7 };
+
+struct work;
 
 struct shared {
     _Atomic uint32_t joined[RANKS];
@@ -242,7 +247,12 @@ struct comm {
     _Atomic bool stop;
     bool revoked;
     bool hangs;
+    bool id_given; /* and not used yet */
     int failed;
+    struct work *later;  /* given, and not launched yet */
+    struct comm *child;  /* in progress: shrunk or grown of this one */
+    struct comm *uses;   /* while in progress: the one that grows */
+    struct comm **where; /* a shrunk child is written to, when it is ready */
 };
 
 struct id {
@@ -255,6 +265,12 @@ struct config {
     uint32_t version;
     int blocking;
 };
+
+static void mistake(const char *what)
+{
+    (void)fprintf(stderr, "gpu_fake: %s\n", what);
+    abort();
+}
 
 static int make_file(void)
 {
@@ -341,17 +357,45 @@ int ncclCommInitRankConfig(struct comm **made, int ranks, struct id id, int rank
     return IN_PROGRESS;
 }
 
-int ncclCommGetAsyncError(struct comm *comm, int *state)
+static int state_of(struct comm *comm)
 {
-    *state = comm->failed;
-    if (comm->failed != OK)
-        return OK;
+    int state = comm->failed;
+
+    if (state != OK)
+        return state;
     if (comm->shared == NULL && comm->parent != NULL && atomic_load(&comm->parent->child) != 0)
         join_file(comm, atomic_load(&comm->parent->child));
-    *state = comm->shared == NULL || comm->hangs ? IN_PROGRESS : OK;
+    state = comm->shared == NULL || comm->hangs ? IN_PROGRESS : comm->failed;
     for (int i = 0; i < comm->ranks && comm->shared != NULL; i++)
         if (!atomic_load(&comm->shared->joined[i]))
-            *state = IN_PROGRESS;
+            state = IN_PROGRESS;
+    return state;
+}
+
+static void launch(struct work *w);
+
+int ncclCommGetAsyncError(struct comm *comm, int *state)
+{
+    if (comm == NULL)
+        return INVALID_ARGUMENT;
+    if (comm->later != NULL) {
+        launch(comm->later);
+        comm->later = NULL;
+    }
+    if (comm->where != NULL) {
+        *state = state_of(comm->child);
+        if (*state == IN_PROGRESS)
+            return OK;
+        *comm->where = comm->child;
+        comm->where = NULL;
+        comm->child = NULL;
+        return OK;
+    }
+    *state = state_of(comm);
+    if (*state == OK && comm->uses != NULL) {
+        comm->uses->child = NULL;
+        comm->uses = NULL;
+    }
     return OK;
 }
 
@@ -367,6 +411,14 @@ int ncclCommAbort(struct comm *comm)
 {
     while (hangs("ncclCommAbort"))
         pause();
+    if (comm->where != NULL)
+        *comm->where = comm->child; /* NCCL's thread was joined, and has written it */
+    else if (comm->child != NULL)
+        mistake("abort of a communicator that grows");
+    if (comm->uses != NULL)
+        comm->uses->child = NULL;
+    if (comm->later != NULL)
+        free(comm->later);
     stop_running(comm);
     if (comm->shared != NULL)
         (void)munmap(comm->shared, sizeof(struct shared));
@@ -493,23 +545,29 @@ static void *work_thread(void *arg)
     return NULL;
 }
 
-static int run(struct work given, void *stream)
+static void launch(struct work *w)
 {
-    struct work *w = malloc(sizeof(*w));
     pthread_t thread;
 
-    if (given.comm->revoked)
-        return INVALID_USAGE;
-    given.stream = stream_of(stream);
-    given.in = plain((uint64_t)(uintptr_t)given.in);
-    given.out = plain((uint64_t)(uintptr_t)given.out);
-    *w = given;
     atomic_fetch_add(&w->stream->pending, 1);
     atomic_fetch_add(&w->comm->running, 1);
     if (pthread_create(&thread, NULL, work_thread, w) != 0)
         abort();
     (void)pthread_detach(thread);
-    return OK;
+}
+
+static int run(struct work given, void *stream)
+{
+    struct work *w = malloc(sizeof(*w));
+
+    if (given.comm->revoked || given.comm->later != NULL)
+        return INVALID_USAGE;
+    given.stream = stream_of(stream);
+    given.in = plain((uint64_t)(uintptr_t)given.in);
+    given.out = plain((uint64_t)(uintptr_t)given.out);
+    *w = given;
+    given.comm->later = w;
+    return IN_PROGRESS;
 }
 
 int ncclAllReduce(const void *in, void *out, size_t elems, int type, int op, struct comm *comm, void *stream)
@@ -539,6 +597,8 @@ int ncclCommRevoke(struct comm *comm, int flags)
 {
     if (flags != 0 || comm->revoked)
         return INVALID_USAGE;
+    if (comm->later != NULL)
+        mistake("revoke while an operation is in progress");
     stop_running(comm);
     comm->revoked = true;
     return OK;
@@ -548,28 +608,35 @@ int ncclCommShrink(struct comm *comm, int *excluded, int count, struct comm **ma
 {
     int rank = comm->rank;
     int lowest = 0;
+    struct comm *child;
 
     MAY_FAIL("ncclCommShrink");
-    if (flags != 1)
+    if (flags != 1 || count == 0)
         return INVALID_USAGE;
     stop_running(comm);
     for (int i = 0; i < count; i++) {
         rank -= excluded[i] < comm->rank;
         lowest += excluded[i] == lowest; /* they are ascending */
     }
-    *made = new_comm(comm->ranks - count, rank, config);
-    (*made)->hangs = hangs("ncclCommShrink");
-    (*made)->parent = comm->shared;
+    child = new_comm(comm->ranks - count, rank, config);
+    child->hangs = hangs("ncclCommShrink");
+    child->parent = comm->shared;
     if (comm->rank == lowest) {
-        (*made)->fd = make_file();
-        atomic_store(&comm->shared->child, name_file((*made)->fd));
+        child->fd = make_file();
+        atomic_store(&comm->shared->child, name_file(child->fd));
     }
-    return IN_PROGRESS;
+    *made = NULL;
+    comm->child = child;
+    comm->where = made;
+    return OK;
 }
 
 int ncclCommGetUniqueId(struct comm *comm, struct id *id)
 {
-    return comm->revoked ? INVALID_USAGE : ncclGetUniqueId(id);
+    if (comm->revoked || comm->id_given)
+        return INVALID_USAGE;
+    comm->id_given = true;
+    return ncclGetUniqueId(id);
 }
 
 int ncclCommGrow(struct comm *comm, int ranks, const struct id *id, int rank, struct comm **made, struct config *config)
@@ -584,12 +651,14 @@ int ncclCommGrow(struct comm *comm, int ranks, const struct id *id, int rank, st
     *made = new_comm(ranks, comm == NULL ? rank : comm->rank, config);
     if (comm == NULL) {
         join_file(*made, name);
-        return IN_PROGRESS;
+        return OK;
     }
     if (id != NULL)
         atomic_store(&comm->shared->child, name);
+    comm->child = *made;
+    (*made)->uses = comm;
     (*made)->parent = comm->shared;
-    return IN_PROGRESS;
+    return OK;
 }
 
 #endif
