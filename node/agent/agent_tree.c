@@ -17,7 +17,9 @@
  *     noted of it, and as nothing certain if the host has started anew since and the note does not hold.
  * T5. No turn of the loop looks at more than LOOP_LOOKS names, or takes over more than MERGE_ENTRIES of a look: a folder that
  *     has more is walked on a thread of its own (agent_files.c), and rests ten times as long as that took.
- * T6. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so. */
+ * T6. A file that a job removed here, or gave another name, goes away on the other hosts too: seen in one look and not in a
+ *     later one that saw everything, logs left out. A folder without the logs that it had is lost, and tells of no removal.
+ * T7. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -50,6 +52,7 @@ struct entry {
     uint32_t mode;
     bool foreign; /* received, and not changed here since */
     bool log;
+    bool gone;         /* it was removed */
     bool found;        /* it was there before this agent, and has not changed since (T4) */
     bool fresh;        /* its content was made here, in this agent's time */
     uint32_t version;  /* counted up when it changes here */
@@ -68,6 +71,8 @@ struct target {
     bool asking;
     bool answered; /* it knows of versions */
     bool previous; /* it does not */
+    bool deaf;     /* it knows of no removals */
+    bool gone;     /* the piece under way says that a file was removed */
     bool dirty;    /* something may be due to it */
     size_t cursor; /* where to look for that */
     size_t entry;  /* of the piece under way */
@@ -85,7 +90,7 @@ struct reading {
     uint64_t offset, file_bytes;
     uint64_t next; /* where the piece after this one begins */
     size_t len;
-    bool log, prepare, doubted, fresh;
+    bool log, prepare, doubted, fresh, gone;
     uint64_t above;
     struct tree_version content;
     enum shoal_err err;
@@ -108,6 +113,7 @@ struct tree {
     struct agent_job *job;
     struct entry *entries; /* grows */
     size_t count, cap;
+    size_t gone; /* of them, removed */
     uint32_t *places; /* by the path's hash: index + 1, 0: free */
     size_t place_cap; /* a power of two, at least twice `count` */
     struct looking *looking;
@@ -201,6 +207,9 @@ static void entries_prune(struct tree *tree)
             free(tree->entries[i].path);
     }
     tree->count = kept;
+    tree->gone = 0;
+    for (size_t i = 0; i < kept; i++)
+        tree->gone += tree->entries[i].gone;
     places_make(tree, tree->place_cap);
     for (size_t at = 0; at < tree->target_count; at++)
         tree->targets[at].cursor = 0;
@@ -211,6 +220,41 @@ static void touch(struct tree *tree)
 {
     for (size_t at = 0; at < tree->target_count; at++)
         tree->targets[at].dirty = true;
+}
+
+static void set_gone(struct tree *tree, struct entry *entry, bool gone)
+{
+    tree->gone += (size_t)gone - (size_t)entry->gone;
+    entry->gone = gone;
+}
+
+/* T6. What nobody can have heard of is not told. */
+static void tell_gone(struct tree *tree, struct entry *entry)
+{
+    bool told = entry->foreign || entry->found || entry->prepared != 0;
+
+    for (size_t at = 0; at < tree->target_count; at++)
+        told = told || entry->under_way[at] != 0;
+    set_gone(tree, entry, true);
+    entry->foreign = !told;
+    entry->fresh = false;
+    entry->bytes = entry->mtime_ns = 0;
+    entry->version++;
+    if (told)
+        touch(tree);
+}
+
+static void look_for_gone(struct tree *tree)
+{
+    bool had_logs = false, has_logs = false;
+
+    for (size_t i = 0; i < tree->count; i++) {
+        had_logs = had_logs || tree->entries[i].log;
+        has_logs = has_logs || (tree->entries[i].log && tree->entries[i].seen >= tree->looks);
+    }
+    for (size_t i = 0; i < tree->count && has_logs == had_logs; i++)
+        if (tree->entries[i].seen < tree->looks && !tree->entries[i].gone && !tree->entries[i].log)
+            tell_gone(tree, &tree->entries[i]);
 }
 
 static uint64_t mtime_of(const struct stat *facts)
@@ -239,10 +283,11 @@ static void look_at(struct tree *tree, const char *path, const struct tree_found
     if (entry == NULL)
         return;
     entry->seen = tree->looks;
-    if (!fresh && entry->bytes == found->bytes && entry->mtime_ns == found->mtime_ns) {
+    if (!fresh && !entry->gone && entry->bytes == found->bytes && entry->mtime_ns == found->mtime_ns) {
         look_at_mode(tree, entry, found->mode);
         return;
     }
+    set_gone(tree, entry, false);
     entry->bytes = found->bytes;
     entry->mtime_ns = found->mtime_ns;
     entry->mode = found->mode;
@@ -436,6 +481,11 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
     }
     if (tree->closing)
         return;
+    if (err == SHOAL_ERR_MALFORMED && target->gone) {
+        target->deaf = true; /* an agent of a version before: it hears of no removals */
+        push_all(tree);
+        return;
+    }
     if (err == SHOAL_ERR_MALFORMED && !target->answered)
         target->previous = true; /* an agent of the version before: it takes files without their versions */
     if (err != SHOAL_OK) {
@@ -461,7 +511,7 @@ static const char *user_of(const struct agent_job *job)
     return job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
 }
 
-/* u8 log, and 2 if what is in brackets follows, u8 last, job id, text user, text path, u32 mode, u64 mtime, [u64 number,
+/* u8 log, and 2 if what is in brackets follows, and 4 if the content is none any more, u8 last, job id, text user, text path, u32 mode, u64 mtime, [u64 number,
  * author, u64 length, hash,] u64 offset, bytes. An agent of the version before calls a 2 malformed. */
 static void send_piece(struct tree *tree, struct target *target, struct entry *entry, const struct reading *reading)
 {
@@ -470,7 +520,7 @@ static void send_piece(struct tree *tree, struct target *target, struct entry *e
     size_t at = (size_t)(target - tree->targets);
     bool last = reading->offset + reading->len == entry->bytes;
 
-    shoal_put_u8(&w, (uint8_t)(entry->log | (target->previous ? 0 : TREE_VERSIONED)));
+    shoal_put_u8(&w, (uint8_t)(entry->log | (target->previous ? 0 : TREE_VERSIONED) | (entry->gone ? TREE_GONE : 0)));
     shoal_put_bool(&w, last);
     shoal_put_job_id(&w, tree->job->id);
     shoal_put_text(&w, user_of(tree->job));
@@ -487,6 +537,7 @@ static void send_piece(struct tree *tree, struct target *target, struct entry *e
     shoal_put_raw(&w, reading->bytes, reading->len);
     SHOAL_ASSERT(!w.failed); /* a piece, a path and a user are bounded */
     target->piece_next = reading->next;
+    target->gone = entry->gone;
     if (last)
         entry->sent[at] = entry->version;
     tree->open_asks++;
@@ -498,14 +549,16 @@ static void read_piece(struct agent_file_job *file)
 {
     struct reading *reading = (struct reading *)(void *)file;
 
-    if (reading->prepare)
+    if (reading->prepare && reading->gone)
+        reading->err = tree_forget(&reading->place, reading->self, reading->above, &reading->content, &reading->fresh);
+    else if (reading->prepare)
         reading->err = tree_prepare(&reading->place, reading->self, reading->doubted, reading->above, &reading->content,
                                     &reading->fresh);
-    if (reading->err == SHOAL_OK &&
+    if (reading->err == SHOAL_OK && !reading->gone &&
         tree_read(&reading->place, reading->offset, reading->bytes, reading->len) != (ssize_t)reading->len)
         reading->err = SHOAL_ERR_NOT_FOUND;
     reading->next = reading->offset + reading->len;
-    if (!reading->log && reading->err == SHOAL_OK)
+    if (!reading->log && !reading->gone && reading->err == SHOAL_OK)
         reading->next = tree_next(&reading->place, reading->next, reading->file_bytes, PIECE_BYTES);
 }
 
@@ -563,6 +616,7 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     reading->offset = entry->offset[at];
     reading->file_bytes = entry->bytes;
     reading->log = entry->log;
+    reading->gone = entry->gone;
     reading->len = len;
     reading->prepare = !entry->log && entry->prepared != entry->version;
     reading->doubted = entry->found && tree->agent->boot_is_new;
@@ -602,7 +656,8 @@ static struct entry *due_next(struct tree *tree, size_t at)
     for (size_t n = 0; target->dirty && n < tree->count; n++) {
         size_t i = target->cursor < tree->count ? target->cursor : 0;
 
-        if (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log))
+        if (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log) &&
+            !(tree->entries[i].gone && (target->deaf || target->previous)))
             return &tree->entries[i];
         target->cursor = i + 1;
     }
@@ -630,7 +685,7 @@ static void look_ended(struct tree *tree, const struct tree_walk *walk)
     struct agent *agent = tree->agent;
     char text[200];
 
-    if (walk->end == TREE_WALK_OVER) { /* T6 */
+    if (walk->end == TREE_WALK_OVER) { /* T7 */
         if (walk->bytes > walk->bytes_max)
             (void)snprintf(text, sizeof(text),
                            "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
@@ -642,6 +697,8 @@ static void look_ended(struct tree *tree, const struct tree_walk *walk)
         agent_job_over(agent, tree->job, text);
     } else if (walk->end == TREE_WALK_WHOLE) {
         tree->baseline = true;
+        if (!walk->blind && walk->count < tree->count - tree->gone)
+            look_for_gone(tree);
         entries_prune(tree);
     }
     targets_update(tree);
@@ -773,12 +830,25 @@ void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char
 
     if (entry == NULL)
         return;
+    set_gone(job->tree, entry, false);
     entry->foreign = true;              /* T1 */
     entry->seen = job->tree->looks + 1; /* a look that is under way may not have come by */
     entry->fresh = false;
     entry->bytes = (uint64_t)facts->st_size;
     entry->mtime_ns = mtime_of(facts);
     entry->mode = facts->st_mode & 0777;
+}
+
+void agent_tree_removed(struct agent *agent, struct shoal_job_id id, const char *path)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+    struct entry *entry = job == NULL || job->tree == NULL ? NULL : entry_find(job->tree, path);
+
+    if (entry == NULL)
+        return;
+    set_gone(job->tree, entry, true);
+    entry->foreign = true; /* whoever removed it tells all hosts */
+    entry->fresh = false;
 }
 
 void agent_tree_create(struct agent *agent)

@@ -54,7 +54,9 @@ static void taken(struct agent_file_job *file)
     uint8_t answer[64];
     struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
 
-    if (t->err == SHOAL_OK && t->outcome == TREE_TAKEN && (t->piece.last || t->piece.log))
+    if (t->err == SHOAL_OK && t->outcome == TREE_TAKEN && t->piece.gone)
+        agent_tree_removed(t->agent, t->job, t->place.path);
+    else if (t->err == SHOAL_OK && t->outcome == TREE_TAKEN && (t->piece.last || t->piece.log))
         agent_tree_received(t->agent, t->job, t->place.path, &t->facts);
     shoal_put_bool(&w, t->outcome == TREE_KEPT);
     shoal_put_u64(&w, t->ours.number);
@@ -104,6 +106,7 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     t->piece.doubted = agent->boot_is_new;
     t->piece.from = from;
     t->piece.log = (kind & 1) != 0;
+    t->piece.gone = (kind & TREE_GONE) != 0;
     t->piece.last = shoal_get_bool(&r);
     t->job = shoal_get_job_id(&r);
     shoal_get_text(&r, user, sizeof(user));
@@ -113,9 +116,11 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     if (t->piece.versioned)
         get_version(&r, &t->piece.version);
     t->piece.offset = shoal_get_u64(&r);
+    if (t->piece.gone && (!t->piece.versioned || t->piece.log || t->piece.version.number == 0))
+        r.failed = true; /* no agent sends that */
     if (!r.failed && is_deleted(agent, t->job)) {
         err = SHOAL_ERR_NOT_FOUND;
-    } else if (!r.failed && kind <= (TREE_VERSIONED | 1) && safe_path(t->place.path) && safe_user(user)) {
+    } else if (!r.failed && kind <= (TREE_GONE | TREE_VERSIONED | 1) && safe_path(t->place.path) && safe_user(user)) {
         memcpy(t->bytes, r.bytes + r.at, r.len - r.at);
         t->piece.bytes = shoal_view_of(t->bytes, r.len - r.at);
         shoal_job_id_text(t->job, text);

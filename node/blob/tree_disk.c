@@ -12,6 +12,8 @@
  *     power cut never replaces what is whole elsewhere.
  * N4. Logs only grow. A piece is written where it belongs, and flushed; of one that is not proven, only what is missing.
  * N5. Holes stay holes: their pusher leaves them out, and a piece of zeros takes no room.
+ * N6. That a file was removed is a content like others: none. It takes away the content that it knows of, and no newer one,
+ *     none that is not proven, and no change that was made here; its note keeps older contents from coming back.
  *
  * Runs on the file thread; knows no agent. */
 #include "tree_disk.h"
@@ -41,6 +43,13 @@ int tree_version_cmp(const struct tree_version *a, const struct tree_version *b)
         return a->number < b->number ? -1 : 1;
     order = a->number == 0 ? 0 : memcmp(a->author.bytes, b->author.bytes, sizeof(a->author.bytes));
     return order < 0 ? -1 : order > 0;
+}
+
+static bool is_gone(const struct tree_version *version)
+{
+    static const struct shoal_hash none;
+
+    return version->number > 0 && version->bytes == 0 && shoal_hash_equal(version->hash, none);
 }
 
 /* ---- notes ---- */
@@ -230,6 +239,40 @@ enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id
     return note_write(place, version);
 }
 
+/* Whether there is nothing under the path's name: not for want of a descriptor, or for another reason not to see it. */
+static bool is_absent(const struct tree_place *place)
+{
+    const char *name;
+    int dir = open_folder(place->root, place->path, false, &name);
+    struct stat facts;
+    bool absent;
+
+    if (dir < 0)
+        return errno == ENOENT;
+    absent = fstatat(dir, name, &facts, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
+    (void)close(dir);
+    return absent;
+}
+
+enum shoal_err tree_forget(const struct tree_place *place, struct shoal_node_id self, uint64_t above,
+                           struct tree_version *version, bool *fresh)
+{
+    struct tree_version noted;
+
+    *fresh = false;
+    *version = (struct tree_version){ .number = 0 };
+    if (!is_absent(place))
+        return SHOAL_ERR_NOT_FOUND;
+    if (note_read(place, &noted) && is_gone(&noted) && noted.number > above) {
+        *version = noted;
+        return SHOAL_OK;
+    }
+    version->number = (noted.number > above ? noted.number : above) + 1;
+    version->author = self;
+    *fresh = true;
+    return note_write(place, version);
+}
+
 /* ---- what is pushed here ---- */
 
 /* N2, N3. What is here is not older than the piece's content. */
@@ -237,9 +280,11 @@ static bool keeps(const struct tree_place *place, const struct tree_piece *piece
 {
     struct tree_version here = { .number = 0 };
     bool noted = note_read(place, ours);
+    bool there = digest_of(place, false, &here);
 
-    if (!piece->versioned || (noted && tree_version_cmp(ours, &piece->version) < 0) ||
-        !digest_of(place, false, &here)) {
+    if (!there && noted && piece->versioned && is_gone(ours) && tree_version_cmp(ours, &piece->version) >= 0)
+        return true; /* N6 */
+    if (!piece->versioned || (noted && tree_version_cmp(ours, &piece->version) < 0) || !there) {
         ours->number = 0;
         return false;
     }
@@ -320,15 +365,22 @@ static bool put_piece(int fd, const struct tree_piece *piece)
     return pwrite(fd, piece->bytes.bytes, piece->bytes.len, (off_t)piece->offset) == (ssize_t)piece->bytes.len;
 }
 
+static void part_name(const char *name, const struct tree_piece *piece, char part[TREE_PATH_BYTES + 32])
+{
+    char hex[SHOAL_NODE_ID_TEXT_BYTES];
+
+    shoal_hex_text(piece->from.bytes, 4, hex); /* two hosts may push at one time */
+    (void)snprintf(part, TREE_PATH_BYTES + 32, "%s.%s.part", name, hex);
+}
+
 static enum shoal_err take_file(const struct tree_place *place, int dir, const char *name,
                                 const struct tree_piece *piece, struct stat *facts)
 {
-    char part[TREE_PATH_BYTES + 32], hex[SHOAL_NODE_ID_TEXT_BYTES];
+    char part[TREE_PATH_BYTES + 32];
     enum shoal_err err = SHOAL_OK;
     int fd;
 
-    shoal_hex_text(piece->from.bytes, 4, hex); /* two hosts may push at one time */
-    (void)snprintf(part, sizeof(part), "%s.%s.part", name, hex);
+    part_name(name, piece, part);
     fd = open_at(dir, part, O_RDWR | O_CREAT | (piece->offset > 0 ? 0 : O_TRUNC), piece->mode & 0700);
     if (fd < 0 || !put_piece(fd, piece))
         err = SHOAL_ERR_STORAGE;
@@ -358,6 +410,33 @@ static void take_mode(const struct tree_place *place, const struct tree_piece *p
         (void)close(dir);
 }
 
+/* N6. */
+static enum shoal_err take_gone(const struct tree_place *place, const struct tree_piece *piece,
+                                enum tree_outcome *outcome, struct tree_version *ours)
+{
+    struct tree_version here = { .number = 0 };
+    char part[TREE_PATH_BYTES + 32];
+    const char *name;
+    int dir = open_folder(place->root, place->path, false, &name);
+    bool noted = note_read(place, ours), there = digest_of(place, false, &here), removed = true;
+
+    if (noted && tree_version_cmp(ours, &piece->version) >= 0)
+        *outcome = TREE_KEPT;
+    else if (there && (!noted || !same_content(&here, ours)))
+        *outcome = TREE_KEPT;
+    if (!noted)
+        *ours = here;
+    if (dir >= 0) {
+        part_name(name, piece, part);
+        (void)unlinkat(dir, part, 0); /* what was on its way when it was removed */
+        removed = *outcome == TREE_KEPT || !there || (unlinkat(dir, name, 0) == 0 && fsync(dir) == 0);
+        (void)close(dir);
+    }
+    if (!removed)
+        return SHOAL_ERR_STORAGE;
+    return *outcome == TREE_KEPT || !(noted || there) ? SHOAL_OK : note_write(place, &piece->version);
+}
+
 enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece, enum tree_outcome *outcome,
                          struct tree_version *ours, struct stat *facts)
 {
@@ -367,6 +446,8 @@ enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece
 
     *outcome = TREE_TAKEN;
     *ours = (struct tree_version){ .number = 0 };
+    if (piece->gone)
+        return take_gone(place, piece, outcome, ours);
     if (!piece->log && piece->offset == 0 && keeps(place, piece, ours)) {
         *outcome = TREE_KEPT;
         if (piece->versioned && ours->number > 0 && tree_version_cmp(ours, &piece->version) == 0)

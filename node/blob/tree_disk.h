@@ -11,8 +11,10 @@
 #define TREE_PATH_BYTES 400
 #define TREE_ROOT_BYTES 720
 #define TREE_VERSIONED 2 /* of a pushed piece's first byte: which content it is follows */
+#define TREE_GONE 4      /* that content is none: the file was removed */
 
-/* Which content of a path this is. The higher number wins, then the higher author. 0: its content is not proven. */
+/* Which content of a path this is. The higher number wins, then the higher author. 0: its content is not proven. A file
+ * that was removed has no bytes and a hash of zeros. */
 struct tree_version {
     uint64_t number;
     struct shoal_node_id author;
@@ -28,6 +30,7 @@ struct tree_place {
 
 struct tree_piece {
     bool log, last;
+    bool gone;      /* the path's content is none any more */
     bool versioned; /* of an agent that says which content it is */
     bool doubted;   /* this host has started anew since the files that it found were written */
     uint32_t mode;
@@ -48,6 +51,10 @@ int tree_version_cmp(const struct tree_version *a, const struct tree_version *b)
 SHOAL_MUST_CHECK enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id self, bool doubted,
                                              uint64_t above, struct tree_version *version, bool *fresh);
 
+/* The same for a file that was removed here: the content that it has now is none. NOT_FOUND: it is there again. */
+SHOAL_MUST_CHECK enum shoal_err tree_forget(const struct tree_place *place, struct shoal_node_id self, uint64_t above,
+                                            struct tree_version *version, bool *fresh);
+
 /* Up to `cap` bytes from `offset`, no link followed; -1: it cannot be read. */
 ssize_t tree_read(const struct tree_place *place, uint64_t offset, uint8_t *bytes, size_t cap);
 
@@ -64,6 +71,7 @@ struct agent;
 /* agent_tree.c: where what is noted of a job's files lies; a file that was received. */
 void agent_tree_notes(const struct agent *agent, struct shoal_job_id id, char notes[TREE_ROOT_BYTES]);
 void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char *path, const struct stat *facts);
+void agent_tree_removed(struct agent *agent, struct shoal_job_id id, const char *path);
 /* agent_tree_take.c */
 void agent_tree_take_create(struct agent *agent);
 

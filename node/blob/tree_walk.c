@@ -85,6 +85,7 @@ static bool go_down(struct tree_walk *walk, const struct folder *above, const ch
     if (folder.depth > DEPTH_MAX)
         return true;
     folder.fd = openat(above->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    walk->blind = walk->blind || (folder.fd < 0 && errno != ENOENT);
     return folder.fd < 0 || walk_folder(walk, &folder, path);
 }
 
@@ -101,8 +102,12 @@ static bool look_at(struct tree_walk *walk, const struct folder *folder, const c
         walk->end = TREE_WALK_CUT;
         return false;
     }
-    if (begin + name_len >= TREE_PATH_BYTES || fstatat(folder->fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+    if (begin + name_len >= TREE_PATH_BYTES)
         return true;
+    if (fstatat(folder->fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0) {
+        walk->blind = walk->blind || errno != ENOENT;
+        return true;
+    }
     if (begin > 0)
         path[folder->len] = '/';
     memcpy(path + begin, name, name_len + 1);
@@ -120,6 +125,7 @@ static bool walk_folder(struct tree_walk *walk, const struct folder *folder, cha
 
     if (dir == NULL) {
         (void)close(folder->fd);
+        walk->blind = true;
         return true;
     }
     while (goes_on && (item = readdir(dir)) != NULL)
@@ -135,6 +141,7 @@ void tree_walk(const char *root, struct tree_walk *walk)
     struct folder top = { .fd = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) };
 
     walk->end = TREE_WALK_WHOLE;
+    walk->blind = top.fd < 0;
     if (top.fd >= 0)
         (void)walk_folder(walk, &top, path);
 }

@@ -36,6 +36,7 @@ struct tree_walk {
     uint64_t looks;
     uint64_t files, bytes; /* of all regular files, the hidden ones too; lengths, so that holes count */
     uint64_t code;         /* of them, files below _submitted_code/ */
+    bool blind;            /* something could not be looked at: what is not found may be there all the same */
 };
 
 /* Fills in what is found below `root`. Waits for the disk. */
