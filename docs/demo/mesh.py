@@ -22,13 +22,16 @@ TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 TLS.check_hostname, TLS.verify_mode = False, ssl.CERT_NONE
 
 
+GIVEN = set()
+
+
 def free_ports(count):
     """Ports that the kernel does not give to outgoing connections: one of those would be taken again before its agent has
-    started, or while it is down."""
+    started, or while it is down. None is given twice: that of an agent that has not started yet looks free."""
     low, high = map(int, pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     lane, lanes = map(int, os.environ.get("SHOAL_LANE", "0/1").split("/"))  # tests that run beside these take the others
     free, ports = [], [*range(10000, low), *range(high + 1, 65536)] or range(10000, 65536)
-    for port in random.sample([port for port in ports if port % lanes == lane], 1000):
+    for port in random.sample([port for port in ports if port % lanes == lane and port not in GIVEN], 1000):
         with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:
             try:
                 stream.bind(("127.0.0.1", port))
@@ -36,6 +39,7 @@ def free_ports(count):
             except OSError:
                 continue
         free.append(port)
+        GIVEN.add(port)
         if len(free) == count:
             return free
     raise Failed("no %d free ports on 127.0.0.1 outside of %d to %d" % (count, low, high))

@@ -90,12 +90,13 @@ void shoal_address_text(struct shoal_address address, char text[SHOAL_ADDRESS_TE
 
 const char *shoal_address_remedy(int error)
 {
-    switch (error) {
-    case EADDRINUSE: return "another process has the port (`ss -lntup` lists them); end it, or choose another port";
-    case EADDRNOTAVAIL: return "no interface of this host has that address; `ip addr` lists those that there are";
-    case EACCES: return "ports below 1024 want CAP_NET_BIND_SERVICE; choose a higher one";
-    default: return "choose another address or port";
-    }
+    if (error == EADDRINUSE)
+        return "another process has the port (`ss -lntup` lists them); end it, or choose another port";
+    if (error == EADDRNOTAVAIL)
+        return "no interface of this host has that address; `ip addr` lists those that there are";
+    if (error == EACCES)
+        return "ports below 1024 want CAP_NET_BIND_SERVICE; choose a higher one";
+    return "choose another address or port";
 }
 
 enum shoal_err shoal_address_of_sockaddr(const struct sockaddr *from, struct shoal_address *address)

@@ -1,0 +1,233 @@
+/* Replicated files of a result folder on disk (tree_disk.h): which content of a path stays, and when a removal takes it away. */
+#include "node/blob/tree_disk.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shoal/hash.h"
+
+/* Two hosts, each with a result folder and notes. */
+struct fixture {
+    char root[64];
+    struct tree_place host[2];
+};
+
+static const struct shoal_node_id author[2] = { { { 1 } }, { { 2 } } };
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    if (f == NULL)
+        return -1;
+    (void)snprintf(f->root, sizeof(f->root), "/tmp/shoal-tree-XXXXXX");
+    *state = f;
+    if (mkdtemp(f->root) == NULL)
+        return -1;
+    for (unsigned i = 0; i < 2; i++) {
+        struct tree_place *place = &f->host[i];
+
+        (void)snprintf(place->root, sizeof(place->root), "%s/result-%u", f->root, i);
+        (void)snprintf(place->notes, sizeof(place->notes), "%s/notes-%u", f->root, i);
+        (void)snprintf(place->path, sizeof(place->path), "model.pth");
+        if (mkdir(place->root, 0700) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[128];
+
+    (void)snprintf(command, sizeof(command), "rm -rf %s", f->root);
+    (void)!system(command);
+    free(f);
+    return 0;
+}
+
+static void file_path(const struct tree_place *place, char path[TREE_ROOT_BYTES + TREE_PATH_BYTES])
+{
+    (void)snprintf(path, TREE_ROOT_BYTES + TREE_PATH_BYTES, "%.*s/%.*s", TREE_ROOT_BYTES - 2, place->root, TREE_PATH_BYTES - 1,
+                   place->path);
+}
+
+static void put(const struct tree_place *place, const char *text)
+{
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+    FILE *file;
+
+    file_path(place, path);
+    file = fopen(path, "we");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static bool is_there(const struct tree_place *place)
+{
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+
+    file_path(place, path);
+    return access(path, F_OK) == 0;
+}
+
+static void take_away(const struct tree_place *place)
+{
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+
+    file_path(place, path);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* What host `from` makes of its file now, as the piece that it would push. */
+static struct tree_piece prepared(struct fixture *f, unsigned from, const char *text)
+{
+    struct tree_piece piece = { .last = true, .versioned = true, .mode = 0600, .from = author[from] };
+    bool fresh;
+
+    put(&f->host[from], text);
+    assert_int_equal(tree_prepare(&f->host[from], author[from], false, 0, &piece.version, &fresh), SHOAL_OK);
+    piece.bytes = shoal_view_of((const uint8_t *)text, strlen(text));
+    return piece;
+}
+
+static struct tree_piece removed(struct fixture *f, unsigned from, uint64_t above)
+{
+    struct tree_piece piece = { .last = true, .versioned = true, .gone = true, .from = author[from] };
+    bool fresh;
+
+    if (is_there(&f->host[from]))
+        take_away(&f->host[from]);
+    assert_int_equal(tree_forget(&f->host[from], author[from], above, &piece.version, &fresh), SHOAL_OK);
+    return piece;
+}
+
+static enum tree_outcome take(struct fixture *f, unsigned at, const struct tree_piece *piece, struct tree_version *ours)
+{
+    struct tree_version none;
+    enum tree_outcome outcome;
+    struct stat facts;
+
+    assert_int_equal(tree_take(&f->host[at], piece, &outcome, ours == NULL ? &none : ours, &facts), SHOAL_OK);
+    return outcome;
+}
+
+static void a_removal_takes_away_the_content_that_it_knows(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece first = prepared(f, 0, "one"), gone;
+
+    assert_int_equal(take(f, 1, &first, NULL), TREE_TAKEN);
+    gone = removed(f, 0, 0);
+    assert_int_equal(gone.version.number, first.version.number + 1);
+    assert_int_equal(take(f, 1, &gone, NULL), TREE_TAKEN);
+    assert_false(is_there(&f->host[1]));
+}
+
+static void an_older_content_does_not_come_back(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece first = prepared(f, 0, "one"), gone, again;
+    struct tree_version ours;
+
+    assert_int_equal(take(f, 1, &first, NULL), TREE_TAKEN);
+    gone = removed(f, 0, 0);
+    assert_int_equal(take(f, 1, &gone, NULL), TREE_TAKEN);
+    assert_int_equal(take(f, 1, &first, &ours), TREE_KEPT);
+    assert_int_equal(ours.number, gone.version.number);
+    first.version.number = 0; /* found after a power cut, and not proven */
+    assert_int_equal(take(f, 1, &first, NULL), TREE_KEPT);
+    assert_false(is_there(&f->host[1]));
+    again = prepared(f, 0, "one"); /* made anew */
+    assert_int_equal(take(f, 1, &again, NULL), TREE_TAKEN);
+    assert_true(is_there(&f->host[1]));
+}
+
+static void what_is_newer_or_not_known_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece first = prepared(f, 0, "one"), second, gone;
+    struct tree_version ours;
+
+    assert_int_equal(take(f, 1, &first, NULL), TREE_TAKEN);
+    gone = removed(f, 0, 0);
+    put(&f->host[1], "changed here"); /* and not noted yet */
+    assert_int_equal(take(f, 1, &gone, NULL), TREE_KEPT);
+    assert_true(is_there(&f->host[1]));
+    second = prepared(f, 1, "changed again");
+    second = prepared(f, 1, "and again");
+    assert_true(second.version.number > gone.version.number);
+    assert_int_equal(take(f, 1, &gone, &ours), TREE_KEPT);
+    assert_int_equal(ours.number, second.version.number);
+    assert_true(is_there(&f->host[1]));
+    assert_int_equal(take(f, 0, &second, NULL), TREE_TAKEN); /* newer than the removal */
+    assert_true(is_there(&f->host[0]));
+}
+
+static void what_has_no_note_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece gone;
+
+    (void)prepared(f, 0, "one");
+    gone = removed(f, 0, 0);
+    put(&f->host[1], "nobody's");
+    assert_int_equal(take(f, 1, &gone, NULL), TREE_KEPT);
+    assert_true(is_there(&f->host[1]));
+}
+
+static void only_a_file_that_is_not_there_is_removed(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_version version;
+    char target[TREE_ROOT_BYTES + 8], link[TREE_ROOT_BYTES + 8];
+    bool fresh;
+
+    (void)prepared(f, 0, "one");
+    assert_int_equal(tree_forget(&f->host[0], author[0], 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
+    take_away(&f->host[0]);
+    (void)snprintf(target, sizeof(target), "%s/real", f->root);
+    (void)snprintf(link, sizeof(link), "%s/sub", f->host[0].root);
+    assert_int_equal(mkdir(target, 0700), 0);
+    assert_int_equal(symlink(target, link), 0); /* cannot be looked into: no link is followed */
+    (void)snprintf(f->host[0].path, sizeof(f->host[0].path), "sub/model.pth");
+    assert_int_equal(tree_forget(&f->host[0], author[0], 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
+}
+
+static void a_second_removal_has_the_first_ones_number(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece first, again, higher;
+
+    (void)prepared(f, 0, "one");
+    first = removed(f, 0, 0);
+    again = removed(f, 0, 0);
+    assert_int_equal(tree_version_cmp(&first.version, &again.version), 0);
+    higher = removed(f, 0, 9);
+    assert_int_equal(higher.version.number, 10);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_removal_takes_away_the_content_that_it_knows), CASE(an_older_content_does_not_come_back),
+        CASE(what_is_newer_or_not_known_stays),               CASE(what_has_no_note_stays),
+        CASE(only_a_file_that_is_not_there_is_removed),       CASE(a_second_removal_has_the_first_ones_number),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
