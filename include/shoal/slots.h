@@ -20,8 +20,8 @@
  *     nobody else deserves the slot; the promise is one of S1, and runs out like any other.
  * S10. While the host is drained no slot is promised, kept or shown as free; what runs goes on until its leader moves it.
  * S9. A slot's state and a worker's phase move only as the tables of sched/host/slots.c say. EXITED is final.
- * S11. After an agent's start nothing is promised or started, and nothing is said to be unknown, before every runner has
- *     said what lives here, or 5 s have passed: what started last may not be in the table.
+ * S11. After an agent's start nothing is promised, opened or started, and nothing is said to be unknown, before every
+ *     runner has said what lives here, or 5 s have passed: what started last may not be in the table.
  * S12. A worker that has ended is kept until its leader says FORGET, which is told once and may be lost: each 2 s its end
  *     is told again, and whoever knows that the job's group is gone for good answers END.
  * S13. The shell is told who guards a job here (GUARDIANS) after JOB_OPEN, also of an earlier life, and whenever its leader

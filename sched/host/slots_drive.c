@@ -299,7 +299,8 @@ static void drive_job(struct slots_step *s, struct hjob *job)
 
     SHOAL_ASSERT(job->revoked_sent <= job->revoked);
     SHOAL_ASSERT(job->spec_len <= SHOAL_JOB_SPEC_BYTES_MAX);
-    if (!job->opened && job->spec_len > 0 && (order = slots_order(s, SHOAL_HOST_DO_JOB_OPEN)) != NULL) {
+    if (!job->opened && job->spec_len > 0 && s->slots->until_reattached_ns == 0 && /* S11: a runner may have it open */
+        (order = slots_order(s, SHOAL_HOST_DO_JOB_OPEN)) != NULL) {
         order->u.job.job = job->id;
         order->u.job.generation = job->generation;
         order->u.job.spec = shoal_view_of(

@@ -1053,6 +1053,7 @@ static void test_restart_without_a_table(void **state)
     assert_false(sent(SHOAL_HOST_UNKNOWN));
     confirm(job_a, 11, 0, a);
     assert_false(sent(SHOAL_HOST_WORKER)); /* not "never started" */
+    assert_null(order(SHOAL_HOST_DO_JOB_OPEN)); /* a runner that is found again would be taken for a new one */
     assert_int_equal(reserve(job_b, 3, 0, 0), 0);
     shoal_slots_record(slots, &record);
     assert_int_equal(record.free, 0);
@@ -1068,6 +1069,29 @@ static void test_restart_without_a_table(void **state)
     assert_true(in.u.worker.ran && in.u.worker.status == 3);
     shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_REATTACHED });
     assert_true(reserve(job_b, 3, 1, 0) != 0);
+    teardown();
+}
+
+/* S11. Of this job nothing lives here: it is opened and run as soon as the runners have said so. */
+static void test_a_job_that_comes_before_the_runners_answered(void **state)
+{
+    struct shoal_slots_options options = {
+        .self = self, .host_epoch = 4, .slots = 4, .device = SHOAL_JOB_DEVICE_CPU, .reattaches = true
+    };
+    uint64_t a;
+
+    (void)state;
+    setup();
+    shoal_slots_destroy(slots);
+    options.start_ns = now;
+    assert_int_equal(shoal_slots_create(&slots, &options), SHOAL_OK);
+    confirm(job_a, 11, 0, 7);
+    assert_null(order(SHOAL_HOST_DO_JOB_OPEN));
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_REATTACHED });
+    assert_non_null(order(SHOAL_HOST_DO_JOB_OPEN));
+    a = lease(job_a, 12, 1);
+    assert_true(a != 0);
+    assert_null(order(SHOAL_HOST_DO_JOB_OPEN)); /* once */
     teardown();
 }
 
@@ -1323,6 +1347,7 @@ int main(void)
         cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_restart_without_a_table),
+        cmocka_unit_test(test_a_job_that_comes_before_the_runners_answered),
         cmocka_unit_test(test_a_runner_nobody_knows),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_an_end_that_nobody_forgets),
