@@ -399,8 +399,7 @@ class Checks:
             raise Failed("why does not name the script's line: %s" % why[-600:])
 
         def free():
-            node = self.mesh.cli(self.host, "node", "list")["nodes"][0]
-            return node["free"] == node["slots"] if "free" in node else True
+            return all(node["slotsFree"] == node["slots"] for node in self.host.get("/v1/nodes"))
         self.mesh.until(free, self.left(20), "free slots after %s" % job)
         after = self.start(PLAIN, framework="PyTorch")
         self.finish(after, 60)
