@@ -137,8 +137,8 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
         epoch_close(comm);
         return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
     }
-    if (memcmp(&state->step, step, sizeof(*step)) != 0)
-        begin_step(comm, step);
+    if (state->kept || memcmp(&state->step, step, sizeof(*step)) != 0)
+        begin_step(comm, step); /* kept: what its caller has of it is of the epoch before */
     state->contributed = state->reduced = state->parted = false;
     state->fused = (struct tree_node){ 0, 0 };
     state->assigned = true;
@@ -173,6 +173,20 @@ static uint32_t weight_of(const struct step_state *state, uint32_t v, uint32_t s
     return node_of(state, v).end - v > 1 ? state->fused_samples : samples;
 }
 
+enum shoal_err shoal_step_keep(struct shoal_comm *comm)
+{
+    struct step_state *state = &comm->step;
+
+    if (!state->assigned || state->contributed || state->parted || state->held.count > 0 || comm->epoch.size != 1 ||
+        state->step.kind != SHOAL_STEP_TRAIN)
+        return comm_fail(comm, SHOAL_ERR_INVALID,
+                         "the gradient of step %llu cannot be kept: that is for a train step of a lone member, of which no "
+                         "sum is held yet",
+                         (unsigned long long)state->step.step);
+    state->kept = true;
+    return SHOAL_OK;
+}
+
 enum shoal_err shoal_step_fuse(struct shoal_comm *comm, uint32_t v, uint32_t count, uint32_t samples)
 {
     struct step_state *state = &comm->step;
@@ -198,7 +212,7 @@ static enum shoal_err begin_parts(struct shoal_comm *comm, uint32_t v, uint32_t 
     uint32_t missing[SHOAL_VIRTUAL_MAX];
 
     state->part_held = state->held;
-    if (!state->assigned || state->contributed || v < state->begin || v >= state->end || samples == 0 ||
+    if (!state->assigned || state->contributed || state->kept || v < state->begin || v >= state->end || samples == 0 ||
         state->step.kind != SHOAL_STEP_TRAIN || samples != weight_of(state, v, samples) ||
         !tree_held_add_node(&state->part_held, node, &state->part))
         return comm_fail(comm, SHOAL_ERR_INVALID, "a part of mini-batch %u of %u samples, which was not assigned here",
@@ -306,7 +320,7 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
                          minibatch->v);
     }
     state->parted = false;
-    if (state->step.kind == SHOAL_STEP_TRAIN && comm->arena.layout.sum_elems > 0)
+    if (state->step.kind == SHOAL_STEP_TRAIN && !state->kept && comm->arena.layout.sum_elems > 0)
         add_vector(comm, &add, weight, parted);
     add_tuple(comm, minibatch);
     state->fused = (struct tree_node){ 0, 0 };
@@ -438,7 +452,7 @@ static void add_inputs(struct shoal_comm *comm, struct exchange *exchange)
 void step_exchange(struct shoal_comm *comm, struct exchange *exchange)
 {
     const struct step_state *state = &comm->step;
-    bool vector = state->step.kind == SHOAL_STEP_TRAIN;
+    bool vector = state->step.kind == SHOAL_STEP_TRAIN && !state->kept;
 
     *exchange = (struct exchange){
         .type = SHOAL_FLOAT32,
@@ -507,7 +521,7 @@ static enum shoal_err compose(struct shoal_comm *comm)
 {
     struct arena_part parts[SHOAL_RANKS_MAX];
 
-    if (comm->epoch.composed || comm->arena.layout.sum_elems == 0)
+    if (comm->epoch.composed || comm->step.kept || comm->arena.layout.sum_elems == 0)
         return SHOAL_OK;
     comm->epoch.composed = true;
     return arena_compose(&comm->arena, parts, step_slices(comm, parts), &comm->msg);
@@ -526,13 +540,13 @@ static enum shoal_err build_commit(struct shoal_comm *comm)
     for (uint32_t i = 0; i < epoch->local_count; i++)
         commit->head.digest += epoch->peers[epoch->local[i]].words->digest;
     commit->head.digest += kernels_digest(arena_copy(layout, commit), layout->copy_bytes, layout->vector_bytes);
-    if (comm->step.step.kind != SHOAL_STEP_TRAIN)
+    if (comm->step.step.kind != SHOAL_STEP_TRAIN || comm->step.kept)
         commit->head.digest = 0;
     commit->head.samples = count_samples(comm, commit, commit->head.v_count);
     if (commit->head.samples == 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "step %llu lacks a mini-batch",
                          (unsigned long long)commit->head.step);
-    arena_my_words(&comm->arena)->committed_step = commit->head.step;
+    arena_my_words(&comm->arena)->committed_step = comm->step.kept ? 0 : commit->head.step; /* kept: nobody can fetch it */
     return SHOAL_OK;
 }
 

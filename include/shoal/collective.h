@@ -194,6 +194,11 @@ SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struc
  * here, or beyond the vector. */
 SHOAL_API enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset,
                                          uint64_t elems, const float *grad);
+/* Before the first gradient of a train step, in an epoch of one member: the caller adds up the gradients by itself, where they
+ * are (on a device), by the tree of the step, and applies that sum once the step is committed. Publish takes only ids and
+ * values then; work and result buffer are not touched, and the record's digest is 0. If the step has to be repeated, all of
+ * its mini-batches are missing. INVALID: there are others, or sums of the step are held. */
+SHOAL_API enum shoal_err shoal_step_keep(struct shoal_comm *comm);
 /* The `count` mini-batches from v on, a node of the tree over the step's (tree.h), are computed here as one: the gradient
  * that comes next, whole or in parts, is the mean over all their `samples`. Then all are published, v itself last: it
  * takes the gradient, the others only their ids and values. Bits then depend on who computes what. INVALID: no node, or

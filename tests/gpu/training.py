@@ -110,7 +110,7 @@ SCALER = COMMON + """
 model = Net()
 
 def step(model, data, eva, loader, args):
-    x, y = data
+    x, y = (part.to(next(model.parameters()).device) for part in data)
     scaler = torch.amp.GradScaler(x.device.type, init_scale=1024.0, enabled=x.is_cuda)
     model.get_optimizer().zero_grad()
     with torch.autocast(x.device.type, dtype=torch.float16 if x.is_cuda else torch.bfloat16):

@@ -680,6 +680,62 @@ static void a_communicator_of_one_trains(void **state)
     shoal_comm_close(comm);
 }
 
+/* The gradients of step 2 stay with the caller: work and result buffer are as they were, and a repeated step lacks all. */
+static void gradients_may_be_kept(void **state)
+{
+    static const char *const names[] = { "loss" };
+    struct shoal_comm_plan plan = { .call = 1, .virtual_workers = VS, .sum_elems = ELEMS, .samples = 100, .minibatch = 4,
+                                    .data_epochs = 1, .steps_per_epoch = 3, .param_count = 9, .copy_bytes = 16,
+                                    .metric_count = 1, .metric_names = names };
+    struct shoal_step s = { .step = 2, .kind = SHOAL_STEP_TRAIN, .step_in_epoch = 1, .v_count = VS };
+    double value = 2;
+    struct shoal_minibatch m = { .samples = 1, .id_low = 1, .values = &value };
+    struct shoal_committed committed;
+    struct shoal_comm_entry entry;
+    struct shoal_comm *comm;
+    uint32_t v[VS];
+    uint32_t count;
+    float want;
+    float before;
+
+    (void)state;
+    assert_int_equal(shoal_comm_open_solo(&comm, NULL), SHOAL_OK);
+    assert_int_equal(shoal_comm_ready(comm, &plan), SHOAL_OK);
+    assert_int_equal(shoal_step_keep(comm), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_comm_enter(comm, 1000, &entry), SHOAL_OK);
+    one_step(comm, 1, &want);
+    before = shoal_comm_result(comm)[0];
+    assert_int_equal(shoal_step_assign(comm, &s, v, VS, &count), SHOAL_OK);
+    m.v = v[0];
+    assert_int_equal(shoal_step_publish(comm, &m), SHOAL_OK);
+    assert_int_equal(shoal_step_keep(comm), SHOAL_ERR_INVALID); /* a sum is held */
+    s.kind = SHOAL_STEP_VALIDATE;
+    assert_int_equal(shoal_step_assign(comm, &s, v, VS, &count), SHOAL_OK);
+    assert_int_equal(shoal_step_keep(comm), SHOAL_ERR_INVALID);
+    s.kind = SHOAL_STEP_TRAIN;
+    for (int round = 0; round < 2; round++) { /* the second one as after a revoke */
+        assert_int_equal(shoal_step_assign(comm, &s, v, VS, &count), SHOAL_OK);
+        assert_int_equal(count, VS);
+        assert_int_equal(shoal_step_keep(comm), SHOAL_OK);
+        assert_int_equal(shoal_step_part(comm, v[0], 1, 0, 1, &before), SHOAL_ERR_INVALID);
+        for (uint32_t i = 0; i < (round == 0 ? VS - 1 : VS); i++) {
+            m.v = v[i];
+            assert_int_equal(shoal_step_publish(comm, &m), SHOAL_OK);
+        }
+    }
+    assert_int_equal(shoal_step_reduce(comm), SHOAL_OK);
+    assert_int_equal(shoal_step_complete(comm), SHOAL_OK);
+    assert_int_equal(shoal_step_apply_allowed(comm), SHOAL_OK);
+    assert_memory_equal(&shoal_comm_result(comm)[0], &before, sizeof(before));
+    assert_int_equal(shoal_step_committed(comm, &committed), SHOAL_OK);
+    assert_int_equal(committed.step, 2);
+    assert_int_equal(committed.samples, VS);
+    assert_int_equal(committed.digest, 0);
+    one_step(comm, 3, &want);
+    assert_memory_equal(&shoal_comm_result(comm)[0], &want, sizeof(want));
+    shoal_comm_close(comm);
+}
+
 static void refusals_change_nothing(void **state)
 {
     static const char *const names[] = { "loss" };
@@ -759,6 +815,7 @@ int main(void)
         cmocka_unit_test(digests_add_up_over_slices),
         cmocka_unit_test(a_communicator_of_one_trains),
         cmocka_unit_test(mini_batches_are_computed_as_one),
+        cmocka_unit_test(gradients_may_be_kept),
         cmocka_unit_test(refusals_change_nothing),
         cmocka_unit_test(faults_are_parsed),
     };

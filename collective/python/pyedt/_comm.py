@@ -97,6 +97,7 @@ SIGNATURES = {
     "shoal_step_assign": (c_int, [c_void_p, POINTER(StepHead), POINTER(c_uint32), c_uint32, POINTER(c_uint32)]),
     "shoal_step_part": (c_int, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "shoal_step_publish": (c_int, [c_void_p, POINTER(Minibatch)]),
+    "shoal_step_keep": (c_int, [c_void_p]),
     "shoal_step_fuse": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32]),
     "shoal_step_update": (c_int, [c_void_p, c_uint64, c_void_p, c_uint32]),
     "shoal_step_updated": (c_int, [c_void_p, POINTER(c_void_p)]),
@@ -301,6 +302,10 @@ class Communicator:
         code = self._lib.shoal_step_part(self._comm, v, samples, offset, elems, address)
         if code:
             self._check(code, "giving a part of mini-batch %d" % v)
+
+    def keep(self):
+        """The gradients of the assigned step stay with the caller, who is alone in the epoch."""
+        self._check(self._lib.shoal_step_keep(self._comm), "keeping the gradients of a step")
 
     def fuse(self, v, count, samples):
         """What comes next is the gradient of so many mini-batches from v on, computed as one; all are published, v last."""

@@ -7,7 +7,9 @@ F2. A parameter that no mini-batch of the step touched has .grad None during opt
 F3. Buffers live in one flat tensor; each mini-batch starts from the committed ones.
 F5. Only if each parameter gets its gradient once a mini-batch, which the first one of an engine shows. Where one comes
     again later, the mini-batch is computed anew in the first way, which stays.
-F4. Gradients are added in float32. A parameter of another type has a .grad of that type, copied there and back."""
+F4. Gradients are added in float32. A parameter of another type has a .grad of that type, copied there and back.
+F6. On a device, an engine that is alone in its epoch adds the gradients up there (_sums.py): none passes through the host. What
+    it has of a step is void once the step is assigned anew."""
 
 import copy
 import types
@@ -15,7 +17,12 @@ import types
 import numpy as np
 import torch
 
-from pyedt import _batches, _fuse, _optimizers, _update
+from pyedt import _batches, _fuse, _optimizers, _sums, _update
+
+
+def on_host(device):
+    """Whether gradients lie where libshoal adds them up."""
+    return device.type == "cpu"
 
 
 def flat_views(flat, tensors):
@@ -49,10 +56,14 @@ class Gradients:
         self._calls = bytearray(len(parameters))  # of each hook, in this mini-batch, at most 2
         self._learned = self._given = False  # F5
         self._part = None  # what takes a gradient in this mini-batch; None: it stays in .grad
-        self._parted = device.type == "cpu" and all(p.dtype == torch.float32 for p in parameters)
+        self._parted = on_host(device) and all(p.dtype == torch.float32 for p in parameters)
         self._offsets = [sum(p.numel() for p in parameters[:i]) for i in range(len(parameters))]
         self.update = _update.Update(optimizer, parameters, device)
         self._made = None  # while step() only follows what the update has made: the communicator
+        self._on_host = on_host(device)
+        self._sums = None  # F6, of the step that is assigned
+        self._stolen = False  # the gradients of this mini-batch are those that backward made
+        self._leaf = None  # they, until they are added
         index = {id(p): i for i, p in enumerate(parameters)}
         owned = optimizer.optimizers if isinstance(optimizer, _optimizers.Several) else [optimizer]
         for one in owned:
@@ -123,11 +134,10 @@ class Gradients:
     def bind(self, work, result, touched):
         """Buffers of libshoal. A parameter on a device has its gradient there, and is copied through the buffer."""
         self._work, self._result, self._result_touched = from_array(work), from_array(result), touched
-        on_host = self._device.type == "cpu"
-        self._flat = self._work if on_host else torch.zeros(self.elems, device=self._device)
+        self._flat = self._work if self._on_host else torch.zeros(self.elems, device=self._device)
         self._places = flat_views(self._flat, self.parameters)
         self._views = [own_type(place, p) for place, p in zip(self._places, self.parameters)]
-        self._result_views = self._views_of(self._result) if on_host else None
+        self._result_views = self._views_of(self._result) if self._on_host else None
         self._applied = self._applied_views = None
 
     def _views_of(self, flat):
@@ -147,6 +157,7 @@ class Gradients:
 
     def zero(self, set_to_none=True):
         """What optimizer.zero_grad() does here: one memset."""
+        self._stolen = False
         self._flat.zero_()
         for view, place in zip(self._views, self._places):
             if view is not place:
@@ -158,8 +169,24 @@ class Gradients:
                 parameter.register_post_accumulate_grad_hook(self._hook(i))
                 self._hooked[i] = 1
 
+    def assigned(self, comm, parts, mine):
+        """After assign of a train step (F6)."""
+        self._sums = self._leaf = None
+        if not self._on_host and comm.size() == 1 and len(mine) == parts:
+            comm.keep()
+            self._sums = _sums.Sums(parts)
+
+    def are_kept(self):
+        return self._sums is not None
+
     def begin(self, comm, v, samples):
         """Before a mini-batch of the step of our own (F5)."""
+        self._stolen = self._sums is not None
+        if self._stolen:
+            self.touched[:] = bytes(len(self.touched))
+            for parameter in self.parameters:
+                parameter.grad = None
+            return
         if not self._parted or not self._learned:
             self.zero()
             return
@@ -179,6 +206,8 @@ class Gradients:
 
     def came_twice(self):
         """After backward: whether the mini-batch must be computed anew, the first way."""
+        if self._stolen:
+            return False
         part, self._part = self._part, None
         self._parted = self._parted and max(self._calls, default=0) < 2
         self._learned = True
@@ -195,6 +224,9 @@ class Gradients:
 
     def collect(self):
         """After backward: everything in the work buffer. Returns the touched bits, or None for all."""
+        if self._sums is not None:
+            self._collect_leaf()
+            return self._touched_bits()
         if self._given:
             self._given = False
             return self._touched_bits()
@@ -215,6 +247,26 @@ class Gradients:
             self._work.copy_(self._flat)
         return self._touched_bits()
 
+    def _collect_leaf(self):
+        self._leaf = []
+        for i, (parameter, view) in enumerate(zip(self.parameters, self._views)):
+            grad = parameter.grad
+            self.touched[i] = grad is not None and (grad is not view or bool(self.touched[i]))
+            if not self.touched[i]:
+                self._leaf.append(None)
+                continue
+            grad = grad.detach().to_dense() if grad.is_sparse else grad.detach()
+            own = self._stolen and grad.dtype == torch.float32
+            self._leaf.append(grad if own else grad.to(torch.float32, copy=True))
+            parameter.grad = None
+        self._stolen = False
+
+    def add(self, v, count, samples):
+        """After collect(): into the sums of a step that is kept (F6)."""
+        if self._sums is not None:
+            leaf, self._leaf = self._leaf, None
+            self._sums.add(v, count, samples, leaf)
+
     def _touched_bits(self):
         if self.touched == self._all_touched:
             return None
@@ -223,6 +275,8 @@ class Gradients:
     def step(self, comm):
         """optimizer.step() on the reduced gradient; returns how many parameters it updated."""
         touched = np.unpackbits(self._result_touched, bitorder="little", count=len(self.parameters))
+        if self._sums is not None:
+            return self._step_kept(touched.tolist())
         if touched.all() and self.update.prepare():
             self._step_made(comm)
             return len(self.parameters)
@@ -236,6 +290,16 @@ class Gradients:
             parameter.grad = None
         return int(touched.sum())
 
+    def _step_kept(self, touched):
+        sums, self._sums = self._sums.result(), None
+        for i, (parameter, grad, used) in enumerate(zip(self.parameters, sums, touched)):
+            if used and i in self._sparse:
+                grad = grad.to_sparse(1)
+            parameter.grad = grad.to(parameter.dtype) if used else None
+        self._optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
+        return sum(touched)
 
     def _step_made(self, comm):
         """By libshoal: step() is called all the same, for what a scheduler has put around it."""
@@ -280,6 +344,7 @@ class Buffers:
             self._views.append(view)
             offset += self._padded(tensor)
         self._committed = self._flat.clone()
+        self._kept = None
 
     def _padded(self, tensor):
         return -(-tensor.numel() * tensor.element_size() // self.ALIGN) * self.ALIGN
@@ -296,8 +361,8 @@ class Buffers:
                     owner[name] = tensor
             self._flat.copy_(self._committed)
 
-    def collect(self):
-        """The buffers that a mini-batch left, into the copy slot."""
+    def collect(self, kept=False):
+        """The buffers that a mini-batch left, into the copy slot; or kept where they are (F6)."""
         if not self.bytes:
             return
         for tensor, view, (owner, name) in zip(self.tensors, self._views, self._owners):
@@ -308,12 +373,14 @@ class Buffers:
                 raise RuntimeError("buffer %r changed its shape during a step; keep what changes shape out of buffers"
                                    % name)
             view.copy_(now)
-        self._work.copy_(self._flat)
+        self._kept = self._flat.clone() if kept else None
+        if not kept:
+            self._work.copy_(self._flat)
 
-    def apply(self):
+    def apply(self, kept=False):
         """Commit what the step decided."""
         if self.bytes:
-            self._committed.copy_(self._result)
+            self._committed.copy_(self._kept if kept else self._result)
             self.restore()
 
     def commit(self):
@@ -321,18 +388,24 @@ class Buffers:
         self._committed.copy_(self._flat)
 
 
-def default_accuracy(outputs, targets):
-    """Arg-max over dimension 1 against integer targets, or against the arg-max of one-hot targets; 0.0 if they do not
-    fit. A fraction."""
+def correct(outputs, targets):
+    """(how many, of how many): arg-max over dimension 1 against integer targets, or against the arg-max of one-hot targets. None: they
+    do not fit."""
     with torch.no_grad():
         if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor) or outputs.dim() < 2:
-            return 0.0
+            return None
         best = outputs.argmax(dim=1)
         if targets.shape == outputs.shape:
             targets = targets.argmax(dim=1)
         if targets.shape != best.shape or not best.numel():
-            return 0.0
-        return (best == targets).sum().item() / best.numel()
+            return None
+        return (best == targets).sum(), best.numel()
+
+
+def default_accuracy(outputs, targets):
+    """A fraction; 0.0 if they do not fit."""
+    found = correct(outputs, targets)
+    return found[0].item() / found[1] if found else 0.0
 
 
 def metric_name(metric):
@@ -350,8 +423,13 @@ def metric_names(metrics):
 
 
 def to_device(value, device):
+    """From pinned memory: a copy from other memory would first wait for all that the device has to do."""
     if isinstance(value, torch.Tensor):
-        return value if value.device == device else value.to(device)
+        if value.device == device:
+            return value
+        if device.type == "cuda" and value.device.type == "cpu" and value.layout == torch.strided:
+            return value.pin_memory().to(device, non_blocking=True)
+        return value.to(device)
     if isinstance(value, dict):
         return {name: to_device(item, device) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -445,6 +523,32 @@ class BatchIterator:
             yield fetch()
 
 
+class Ahead:
+    """Loss and accuracy of a mini-batch on their way to the host while the device computes its backward: who waited for that would
+    leave the device idle until the next step begins. The values are those of loss.item() and default_accuracy()."""
+
+    def __init__(self, device):
+        is_card = device.type == "cuda"
+        self._values = torch.zeros(2, dtype=torch.float64, pin_memory=is_card)
+        self._event = torch.cuda.Event(blocking=False) if is_card else None
+        self._of = 0
+
+    def send(self, loss, outputs, targets):
+        found = correct(outputs, targets)
+        with torch.no_grad():
+            both = [loss.detach().reshape(()).double(), found[0].double() if found else loss.new_zeros((), dtype=torch.float64)]
+            self._values.copy_(torch.stack(both), non_blocking=True)
+        self._of = found[1] if found else 1
+        if self._event is not None:
+            self._event.record()
+
+    def read(self):
+        if self._event is not None:
+            self._event.synchronize()
+        loss, right = self._values.tolist()
+        return [loss, right / self._of]
+
+
 class Computation:
     """The user's functions, called the way training contract 3.4 says. Values come back as a list of floats."""
 
@@ -460,6 +564,7 @@ class Computation:
         self._view = LoaderView(train_set, header["batch_size"], minibatches)
         self._validation_set, self._batch_size = validation_set, header["batch_size"]
         self._step_model = StepModel(self.model, parts["optimizer"], parts["loss"], gradients)
+        self._ahead = None if on_host(device) else Ahead(device)
 
     def train(self, batch):
         if self._step_train is not None:
@@ -470,6 +575,10 @@ class Computation:
             return self._fill([number(answer[1]), number(answer[0])])
         outputs, targets = self._batches.forward(to_device(batch, self._device))
         loss = self._batches.loss(outputs, targets)
+        if self._ahead is not None and not self._metrics and isinstance(loss, torch.Tensor):
+            self._ahead.send(loss, outputs, targets[0])
+            loss.backward()
+            return self._fill(self._ahead.read())
         loss.backward()
         return self._fill([loss.item()] + self._measure(outputs, targets))
 

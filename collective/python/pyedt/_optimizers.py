@@ -28,6 +28,7 @@ def only_reads_gradients(optimizer):
 
 
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+FUSED_ON_DEVICE = FUSED[:3]
 
 
 def may_fuse(optimizer):
@@ -36,6 +37,8 @@ def may_fuse(optimizer):
         return False
     for group in optimizer.param_groups:
         if group.get("foreach") is not None or group.get("fused") is not None or isinstance(group["lr"], torch.Tensor):
+            return False
+        if type(optimizer) not in FUSED_ON_DEVICE and any(p.device.type != "cpu" for p in group["params"]):
             return False
         grads = [p.grad for p in group["params"]]
         if any(g is None or g.is_sparse or g.dtype != torch.float32 or not p.is_contiguous() for g, p in zip(grads, group["params"])):
@@ -52,6 +55,10 @@ def update(optimizer):
         return type(optimizer).step(optimizer)
     for group in optimizer.param_groups:
         group["fused"] = True
+        for parameter in group["params"]:  # the kernel counts where it computes; a step that was not fused has begun elsewhere
+            state = optimizer.state.get(parameter)
+            if state and isinstance(state.get("step"), torch.Tensor) and state["step"].device != parameter.device:
+                state["step"] = state["step"].to(parameter.device)
     try:
         return type(optimizer).step(optimizer)
     finally:

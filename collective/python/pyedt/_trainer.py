@@ -42,6 +42,7 @@ def engine_device():
         return torch.device("cpu")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a write of all memory that is taken, and no bit more certain
     return torch.device("cuda", 0)
 
 
@@ -97,6 +98,7 @@ def drop_leftovers():
 
 
 class Trainer:
+    _keeps = False  # gradients on a device may stay there
     _update = None  # of the weights by libshoal; a framework that updates by itself has none
 
     def __init__(self, comm, call, header, parts, job_seed, datasets, device, quiet=False):
@@ -131,15 +133,15 @@ class Trainer:
         self._given_optimizer, self._optimizer = parts["optimizer"], _optimizers.joined(parts["optimizer"])
         self._chance = _chance.Chance([*datasets, *(value for name, value in sorted(parts.items()) if name != "worker_logger")])
         modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
-        _compute.move(modules, device)
+        self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
+        _compute.move(modules, device)  # after the loaders were forked: what a device has of this process is not theirs
         self._order = _order.Order(self.job_seed, len(train_set), header["batch_size"])
         self.buffers = _compute.Buffers(modules, device)
         self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
-        self._update = self.gradients.update
+        self._update, self._keeps = self.gradients.update, True
         self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
         self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,
                                                  self.schedule.minibatches)
-        self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
 
     # ---- buffers ----
 
@@ -239,6 +241,12 @@ class Trainer:
         if step.kind == _schedule.TRAIN and self._update is not None:
             self._update.offer(self.comm, self.schedule.train_steps_until(step.number))
 
+    def begin_step(self, step, mine):
+        """After assign: where the gradients of these mini-batches go, and what the update does."""
+        if step.kind == _schedule.TRAIN and self._keeps:
+            self.gradients.assigned(self.comm, step.parts, mine)
+        self.offer_update(step)
+
     def compute(self, step, v):
         if step.kind == _schedule.TRAIN:
             self._compute_train(step, v)
@@ -267,11 +275,30 @@ class Trainer:
         values = self._train_on(batch, seed, v, len(handed))
         if self._computation.own and self.gradients.came_twice():
             values = self._train_on(batch, seed, v, len(handed))
-        touched = self.gradients.collect()
-        if v == 0:
-            self.buffers.collect()
+        touched = self._collect(v, 1, len(handed))
         low, high = self.comm.sample_sums(self.job_seed, handed)
         self.comm.publish(v, len(handed), low, high, values, touched)
+
+    def _collect(self, v, count, samples):
+        """What a backward has left, on its way into the sums. The touched bits."""
+        touched = self.gradients.collect()
+        if self._keeps:
+            self.gradients.add(v, count, samples)
+        if v == 0:
+            self._collect_buffers()
+        return touched
+
+    def _collect_buffers(self):
+        if self._keeps and self.gradients.are_kept():
+            self.buffers.collect(kept=True)
+        else:
+            self.buffers.collect()
+
+    def _apply_buffers(self, kept):
+        if kept:
+            self.buffers.apply(kept=True)
+        else:
+            self.buffers.apply()
 
     # ---- several mini-batches as one ----
 
@@ -296,9 +323,7 @@ class Trainer:
         values = self._train_fused([batch for batch, _ in parts], counts, seed, v)
         if values is None:
             return False
-        touched = self.gradients.collect()
-        if v == 0:
-            self.buffers.collect()
+        touched = self._collect(v, len(counts), sum(counts))
         for one, (_, handed) in reversed(list(zip(group, parts))):
             low, high = self.comm.sample_sums(self.job_seed, handed)
             self.comm.publish(one, len(handed), low, high, values, touched)
@@ -365,6 +390,7 @@ class Trainer:
         record = _records.decode(self.comm.record())[0]
         if step.kind == _schedule.TRAIN:
             self._seed(step.epoch, step.number, 0xFFFD)
+            kept = self._keeps and self.gradients.are_kept()
             updated = self.gradients.step(self.comm)
             self.updates += updated
             if self._reports.printing:
@@ -372,7 +398,7 @@ class Trainer:
                     self.schedule.train_steps_until(step.number), updated, 4 * self.gradients.elems, step.parts,
                     1 / sum(part[0] for part in record.parts)))
             self.applied_steps += 1
-            self.buffers.apply()
+            self._apply_buffers(kept)
         self._report(step, record)
         if step.ends_epoch:
             self._end_epoch(step)
@@ -533,7 +559,7 @@ def train_steps(trainer):
     while trainer.applied < schedule.last:
         step = schedule.at(trainer.applied + 1)
         mine = comm.assign(step)
-        trainer.offer_update(step)
+        trainer.begin_step(step, mine)
         trainer.prefetch(step, mine)
         comm.set_activity(_comm.VALIDATING if step.kind == _schedule.VALIDATE else _comm.COMPUTING)
         for group in trainer.groups(step, mine):

@@ -63,7 +63,9 @@ def step_together(trainers, ranges=None):
         comm = trainer.comm
         comm._rank, comm._size = rank, len(trainers)
         comm._ranges = None if ranges is None else (lambda s, r=rank: ranges(s)[r])
-        for group in trainer.groups(step, comm.assign(step)):
+        mine = comm.assign(step)
+        trainer.begin_step(step, mine)
+        for group in trainer.groups(step, mine):
             trainer.compute_group(step, group)
     for trainer in trainers:
         trainer.comm.reduce()
@@ -96,14 +98,19 @@ def run_mesh(sizes, make=make_trainer, until=None):
     return trainers, shared, everyone
 
 
+def raw(tensor):
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes()
+
+
 def bits(trainer):
     """Everything that must be equal: parameters, buffers, optimizer state, groups."""
-    out = [p.detach().numpy().tobytes() for p in trainer.carrier.parameters]
+    out = [raw(p) for p in trainer.carrier.parameters]
     out += [b.numpy().tobytes() for b in trainer.buffers.tensors]
     optimizer = trainer._optimizer
     for p in trainer.carrier.parameters:
         for key, value in sorted(optimizer.state[p].items()):
-            out.append((key, value.numpy().tobytes() if isinstance(value, torch.Tensor) else value))
+            out.append((key, raw(value) if isinstance(value, torch.Tensor) else value))
     out.append([{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups])
     return out
 

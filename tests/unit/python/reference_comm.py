@@ -32,7 +32,7 @@ class ReferenceComm:
         self.shared, self._rank, self._size = shared or Shared(), rank, size
         self._ranges = ranges  # step, parts -> list of v for this rank
         self._script = None
-        self._events = 0
+        self._events = self.kept = 0
         self.last = None
 
     def close(self):
@@ -137,12 +137,21 @@ class ReferenceComm:
     def update_run(self, parts, count):
         reference_update.run(self._result, parts, count)
 
+    def size(self):
+        return self._size
+
+    def keep(self):
+        """Gradients and buffers of this step stay with their rank: nothing of them is to be found here."""
+        assert self._size == 1 and not self.shared.leaves
+        self.kept += 1
+        self._kept = True
+
     def fuse(self, v, count, samples):
         self._fused = (v, count, samples)
 
     def assign(self, step):
         shared = self.shared
-        self._fused = (0, 0, 0)
+        self._fused, self._kept = (0, 0, 0), False
         if shared.step is None or shared.step.number != step.number:
             shared.step, shared.parts, shared.leaves, shared.copy, shared.result = step, {}, {}, None, None
             shared.touched = np.zeros_like(self._touched)
@@ -156,7 +165,9 @@ class ReferenceComm:
         shared = self.shared
         assert v not in shared.parts
         shared.parts[v] = (samples, id_low, id_high, self.worker_id(), tuple(values))
-        if shared.step.kind == 0:
+        if shared.step.kind == 0 and self._kept:
+            shared.touched |= 0xFF if touched is None else touched
+        elif shared.step.kind == 0:
             first, count, total = self._fused
             if first < v < first + count:
                 shared.leaves[v] = self._work * np.float32(0)  # its gradient is in the first one's
@@ -176,12 +187,12 @@ class ReferenceComm:
                                                             step.index, 1, 0, 0, parts))
             shared.records.append(shared.record)
             shared.result = np.zeros(0)
-            if step.kind == 0:
+            if step.kind == 0 and not self._kept:
                 total = np.float32(sum(part[0] for part in parts))
                 shared.result = _records.tree_sum([shared.leaves[v] for v in range(step.parts)]) / total
         if step.kind == 0:
-            self._result[:] = shared.result
-            self._copy_result[:] = shared.copy
+            self._result[:] = np.nan if self._kept else shared.result
+            self._copy_result[:] = 255 if self._kept else shared.copy
             self._touched[:] = shared.touched
 
     def complete(self):

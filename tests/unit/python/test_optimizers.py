@@ -76,3 +76,22 @@ def test_other_optimizers_are_stepped_as_they_are():
         assert not _optimizers.may_fuse(optimizer)
         _optimizers.update(optimizer)
     assert parameter[0] < 1
+
+
+@pytest.mark.parametrize("kind,there", [("SGD", True), ("Adam", True), ("AdamW", True), ("Adagrad", False)])
+def test_on_a_device_only_what_has_a_fused_kernel_there_is_fused(kind, there):
+    """A device that holds no values stands for a card."""
+    parameter = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    parameter.grad = torch.zeros(3, device="meta")
+    assert _optimizers.may_fuse(getattr(torch.optim, kind)([parameter], lr=0.1)) is there
+
+
+def test_a_count_of_steps_that_lies_elsewhere_goes_to_its_parameter(monkeypatch):
+    """The first update could not be fused, and torch keeps the count on the processor then."""
+    parameter = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    parameter.grad = torch.zeros(3, device="meta")
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.state[parameter] = {"step": torch.tensor(1.0)}
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: None)
+    _optimizers.update(optimizer)
+    assert optimizer.state[parameter]["step"].device.type == "meta"
