@@ -394,11 +394,11 @@ def correct(outputs, targets):
     with torch.no_grad():
         if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor) or outputs.dim() < 2:
             return None
+        if targets.shape not in (outputs.shape, outputs.shape[:1] + outputs.shape[2:]) or not outputs.numel():
+            return None  # before the pass over all outputs, which are many where each token has a word of its own
         best = outputs.argmax(dim=1)
         if targets.shape == outputs.shape:
             targets = targets.argmax(dim=1)
-        if targets.shape != best.shape or not best.numel():
-            return None
         return (best == targets).sum(), best.numel()
 
 
