@@ -171,12 +171,42 @@ int cli_find_service(struct cli *cli, bool *said)
     return code;
 }
 
+/* The kernels that have a card, as the hosts say; an older one says none. */
+static void print_cards(struct cli *cli)
+{
+    char path[400], name[NAME_BYTES];
+    struct cli_call call = { .method = "GET", .path = path };
+    struct cli_answer answer;
+    struct json_input *input = NULL;
+    const struct json_value *kernels = NULL;
+
+    cli_encode(cli->words[0], name, sizeof(name));
+    (void)snprintf(path, sizeof(path), "/dlim/v1/model/%s/instance", name);
+    if (cli_call(cli, &call, &answer, true) == SHOAL_EXIT_OK && cli_parse(&answer, &input) == SHOAL_EXIT_OK)
+        kernels = json_input_get(json_input_at(json_input_get(json_input_root(input), "instances"), 0), "isd_container");
+    for (size_t i = 0; kernels != NULL && i < json_input_count(kernels); i++) {
+        const struct json_value *kernel = json_input_at(kernels, i);
+
+        if (cli_text_at(kernel, "gpu")[0] != '\0')
+            (void)printf("kernel    %s on %s: %s (%s), %" PRId64 " of %" PRId64 " MiB\n",
+                         cli_shown(cli_text_at(kernel, "container_uid")), cli_shown(cli_text_at(kernel, "container_host")),
+                         cli_shown(cli_text_at(kernel, "gpu")), cli_shown(cli_text_at(kernel, "gpu_name")),
+                         cli_int_at(kernel, "gpu_mem"), cli_int_at(kernel, "gpu_mem_total"));
+    }
+    json_input_free(input);
+    cli_answer_free(&answer);
+}
+
 int cli_service_show(struct cli *cli)
 {
     char path[400];
+    int code;
 
     service_path(cli, path, sizeof(path));
-    return cli_show(cli, path, print_service);
+    code = cli_show(cli, path, print_service);
+    if (code == SHOAL_EXIT_OK && !cli->json)
+        print_cards(cli);
+    return code;
 }
 
 /* The log of one replica: its job's, of the task with its number. */

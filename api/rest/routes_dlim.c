@@ -236,6 +236,21 @@ struct instance {
     uint32_t open;
 };
 
+/* Of a kernel that has one: ours, beside what WMLA says. */
+static void put_card(struct json_writer *w, const struct json_value *kernel)
+{
+    int64_t mib = 0, total = 0;
+
+    if (json_input_text(kernel, "gpu") == NULL || json_input_text(kernel, "gpu_name") == NULL)
+        return;
+    (void)json_input_int(kernel, "gpu_mem", &mib);
+    (void)json_input_int(kernel, "gpu_mem_total", &total);
+    json_text(w, "gpu", json_input_text(kernel, "gpu"));
+    json_text(w, "gpu_name", json_input_text(kernel, "gpu_name"));
+    json_int(w, "gpu_mem", mib);
+    json_int(w, "gpu_mem_total", total);
+}
+
 static void put_kernel(struct json_writer *w, const struct json_value *kernel, const char *finished, int64_t *running)
 {
     const struct {
@@ -253,6 +268,7 @@ static void put_kernel(struct json_writer *w, const struct json_value *kernel, c
     json_int(w, "total_task", values[0] + values[1] + values[2]);
     for (unsigned i = 0; i < 3; i++)
         json_int(w, counts[i].to, values[i]);
+    put_card(w, kernel);
     json_end(w);
 }
 
@@ -353,8 +369,7 @@ static void put_service(struct json_writer *w, const struct shoal_service_info *
     json_text(w, "isd_uid", text);
     json_text(w, "pj_jobid", id);
     json_text(w, "gpu_mode", gpu);
-    (void)snprintf(text, sizeof(text), "%s%s", strcmp(gpu, "shared") == 0 ? "edi-" : "",
-                   strcmp(gpu, "shared") == 0 ? info->name : "");
+    service_doc_pack(info->document, info->name, text, sizeof(text));
     json_text(w, "gpu_packid", text);
     json_uint(w, "client_number", info->open);
 }

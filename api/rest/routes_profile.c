@@ -115,7 +115,7 @@ static void on_edited(void *arg, enum shoal_err err, const struct shoal_msg *msg
 }
 
 /* Slots of the hosts that are there, by their own word. */
-static unsigned slots_of_mesh(const struct shoal_backend *backend)
+static unsigned slots_of_mesh(const struct shoal_backend *backend, bool shared)
 {
     size_t count = backend->nodes(backend->ctx, NULL, 0);
     struct shoal_node_info *nodes = calloc(count + 1, sizeof(*nodes));
@@ -126,7 +126,7 @@ static unsigned slots_of_mesh(const struct shoal_backend *backend)
     count = backend->nodes(backend->ctx, nodes, count);
     for (size_t i = 0; i < count; i++)
         if (strcmp(nodes[i].state, "alive") == 0 || strcmp(nodes[i].state, "suspect") == 0)
-            slots += nodes[i].slots_total;
+            slots += shared ? nodes[i].shares_total : nodes[i].slots_total;
     free(nodes);
     return slots;
 }
@@ -142,8 +142,8 @@ static enum shoal_err check_room(const struct profile_edit *e, const struct shoa
     service_doc_knobs(after, info->replicas, &is);
     if (is.kernels_min <= was.kernels_min)
         return SHOAL_OK;
-    slots = slots_of_mesh(&e->request->http->backend);
-    if (is.kernels_min <= slots)
+    slots = slots_of_mesh(&e->request->http->backend, is.need.pack != 0);
+    if (is.kernels_min <= slots || (is.need.pack != 0 && slots == 0)) /* a GPU that is not there yet is waited for */
         return SHOAL_OK;
     return shoal_fail(msg, SHOAL_ERR_INVALID,
                       "policy.kernel_min: %u kernels are to run at any time, and the mesh has %u slots; ask for fewer, or add "

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "shoal/job_spec.h"
 #include "shoal/limits.h"
 
 #include "shoal/banned.h"
@@ -230,6 +231,27 @@ static enum shoal_err check_resources(const char *text, struct shoal_msg *msg)
     return SHOAL_OK;
 }
 
+/* "gpu_mem=8192", MiB, among others that are kept. 0: it is not said; -1: it is no such number. */
+static int64_t gpu_mem(const char *text)
+{
+    static const char key[] = "gpu_mem";
+
+    while (*text != '\0') {
+        size_t len = strcspn(text, ", ");
+        char *end = NULL;
+        long long value;
+
+        if (len >= sizeof(key) - 1 && strncmp(text, key, sizeof(key) - 1) == 0 &&
+            (text[sizeof(key) - 1] == '=' || len == sizeof(key) - 1)) {
+            value = len > sizeof(key) && text[sizeof(key)] != '-' ? strtoll(text + sizeof(key), &end, 10) : 0;
+            return value >= 1 && value <= INT32_MAX && end == text + len ? value : -1;
+        }
+        text += len;
+        text += strspn(text, ", ");
+    }
+    return 0;
+}
+
 static enum shoal_err check_profile(json_t *profile, struct shoal_msg *msg)
 {
     const char *gpu = text_at(profile, "kernel.gpu");
@@ -253,6 +275,9 @@ static enum shoal_err check_profile(json_t *profile, struct shoal_msg *msg)
         return wrong(msg, "kernel.gpu", "it must be no, shared or exclusive");
     if (umask[0] == '\0' || strlen(umask) > 4 || umask[strspn(umask, "01234567")] != '\0')
         return wrong(msg, "kernel.umask", "it must be octal, as 022");
+    if (gpu_mem(text_at(profile, "resource_allocation.kernel.accelerator_resources")) < 0)
+        return wrong(msg, "resource_allocation.kernel.accelerator_resources",
+                     "gpu_mem must be a whole number of MiB of a GPU, as gpu_mem=8192");
     return check_resources(text_at(profile, "resource_allocation.kernel.resources"), msg);
 }
 
@@ -753,6 +778,36 @@ static uint32_t bounded(int64_t value)
     return value > SHOAL_SERVICE_REPLICAS_MAX ? SHOAL_SERVICE_REPLICAS_MAX : (uint32_t)value;
 }
 
+static void pack_of(json_t *doc, const char *name, char *pack, size_t cap)
+{
+    const char *said = text_at(doc, "profile.resource_allocation.kernel.gpu_pack_id");
+
+    (void)snprintf(pack, cap, "%s", said);
+    if (said[0] == '\0')
+        (void)snprintf(pack, cap, "edi-%s", name);
+}
+
+/* What a kernel needs of a card; packs are told apart by their hashes. */
+static void need_of(json_t *doc, struct shoal_gpu_need *need)
+{
+    const char *gpu = text_at(doc, "profile.kernel.gpu");
+    int64_t mib = gpu_mem(text_at(doc, "profile.resource_allocation.kernel.accelerator_resources"));
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
+    char pack[320];
+
+    *need = (struct shoal_gpu_need){ .device = SHOAL_JOB_DEVICE_AUTO };
+    if (strcmp(gpu, "exclusive") != 0 && strcmp(gpu, "shared") != 0)
+        return;
+    need->device = SHOAL_JOB_DEVICE_GPU;
+    if (strcmp(gpu, "exclusive") == 0)
+        return;
+    pack_of(doc, text_at(doc, "model.name"), pack, sizeof(pack));
+    for (const char *c = pack; *c != '\0'; c++)
+        hash = (hash ^ (uint8_t)*c) * 1099511628211ull;
+    need->mib = mib > 0 ? (uint32_t)mib : SERVICE_DOC_GPU_MIB;
+    need->pack = hash == 0 ? 1 : hash;
+}
+
 void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service_knobs *knobs)
 {
     json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");
@@ -778,6 +833,7 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
             knobs->canary = (uint32_t)canary;
             knobs->canary_at = (uint32_t)int_at(doc, "canary.at", 0);
         }
+        need_of(doc, &knobs->need);
         knobs->timeout_s = timeout < 0 || timeout > TIMEOUT_S_MAX ? TIMEOUT_S_MAX : (uint32_t)timeout;
     }
     json_decref(doc);
@@ -807,5 +863,15 @@ void service_doc_gpu(struct shoal_view text, char *gpu, size_t cap)
     const char *said = doc == NULL ? "" : text_at(doc, "profile.kernel.gpu");
 
     (void)snprintf(gpu, cap, "%s", said[0] == '\0' ? "no" : said);
+    json_decref(doc);
+}
+
+void service_doc_pack(struct shoal_view text, const char *name, char *pack, size_t cap)
+{
+    json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");
+
+    pack[0] = '\0';
+    if (doc != NULL && strcmp(text_at(doc, "profile.kernel.gpu"), "shared") == 0)
+        pack_of(doc, name, pack, cap);
     json_decref(doc);
 }

@@ -32,15 +32,25 @@
 #include "shoal/job.h"
 #include "shoal/limits.h"
 
-/* Kinds of slots that differ for some job: (device, numeric class, frameworks). Slots of further kinds are not used (counted). */
+/* Kinds of slots that differ for some job: (device, numeric class, frameworks; of cards that services share, their room and
+ * their pack). Slots of further kinds are not used (counted); of shares first. */
 #define SHOAL_ALLOCATE_POOLS_MAX 32
 
 #define SHOAL_ALLOCATE_FREE (-1)
 #define SHOAL_ALLOCATE_OTHER (-2) /* held by a job that is not in the view, or not to be used */
 
+/* A device beside those of enum shoal_job_device. Of a host: slots of one card that services share now. Of a job: a service
+ * that needs a part of a card; it takes slots of cards that are shared by its pack and have the room, else whole ones. */
+#define SHOAL_ALLOCATE_SHARE 3u
+/* How many different parts of cards are told apart; services that need other ones, the largest, wait. */
+#define SHOAL_ALLOCATE_PARTS_MAX 16
+
 struct shoal_allocate_host {
     struct shoal_node_id id;
-    uint8_t device;      /* enum shoal_job_device: CPU or GPU */
+    uint8_t part;        /* of a host: cards that are shared are hosts of their own */
+    uint8_t device;      /* enum shoal_job_device: CPU or GPU; or SHARE */
+    uint32_t room_mib;   /* of each of its cards; SHARE: what is left. 0: none of it can be shared */
+    uint64_t pack;       /* SHARE */
     uint32_t class_hash; /* shoal_class_hash(); 0: not known, fits all */
     uint32_t serves;     /* SHOAL_SERVES_*; 0: not told, fits all */
     bool usable;         /* false: nothing new goes there, what is held there does not count */
@@ -53,7 +63,9 @@ struct shoal_allocate_job {
     uint32_t priority;
     uint64_t ticket_ms;
     uint32_t min, max;   /* 0, 0: wants nothing */
-    uint8_t device;      /* AUTO: any */
+    uint8_t device;      /* AUTO: any that are not shared */
+    uint32_t gpu_mib;    /* SHARE */
+    uint64_t pack;
     uint32_t class_hash; /* 0: any */
     uint32_t needs;      /* SHOAL_SERVES_*, all of them; 0: none */
     bool elastic;

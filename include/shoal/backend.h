@@ -289,7 +289,8 @@ struct shoal_backend {
      * DENIED, INVALID; EXISTS: the service is stopped. */
     void (*service_canary)(void *ctx, const struct shoal_user *caller, const char *name, const char *version,
                            unsigned percent, shoal_backend_done_fn *done, void *arg);
-    /* {"kernels":[{"id","node","state","batch","running","finished","failed","platform","inputs","outputs"}]}: asked of
+    /* {"kernels":[{"id","node","state","batch","running","finished","failed","platform","inputs","outputs", and of a card "gpu","gpu_name",
+     * "gpu_mem","gpu_mem_total"}]}: asked of
      * the hosts that say that they serve it. NOT_FOUND. */
     void (*service_kernels)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                             void *arg);

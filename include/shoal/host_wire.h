@@ -133,6 +133,9 @@ struct shoal_host_message {
             uint32_t slot_count;
             uint8_t slots[SHOAL_SLOTS_MAX];
             bool driver; /* a lease without a slot is wanted too */
+            /* Of a card that kernels share. Only hosts that offer shares are asked so: versions before refuse the message. */
+            uint32_t gpu_mib;
+            uint64_t gpu_pack; /* 0: the whole slot */
         } reserve;
         struct {
             uint64_t request;

@@ -65,6 +65,8 @@ struct shoal_job_summary {
     struct shoal_job_id id;
     uint8_t state;
     uint8_t device;
+    uint32_t gpu_mib;  /* of a service: so much of a card that kernels of its pack share; 0: none is shared */
+    uint64_t gpu_pack;
     bool elastic;
     bool serves; /* a service: shoal/allocate.h */
     bool has_metrics;

@@ -117,6 +117,7 @@ struct shoal_node_info {
     unsigned slots_total;
     unsigned slots_free;
     unsigned gpus;
+    unsigned shares_total; /* kernels that may share its cards at one time */
     uint32_t serves;     /* SHOAL_SERVES_*; 0: not told */
     uint32_t load_milli; /* load average * 1000 */
     uint32_t jobs_led;

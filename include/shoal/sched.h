@@ -66,6 +66,9 @@ struct shoal_sched_options {
     uint32_t loaded_max;          /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */
     uint32_t slots;               /* of this host */
     uint8_t device;               /* enum shoal_sched_device */
+    uint32_t cards, shares;       /* of `slots`: cards that services may share (shoal/cards.h); 0: none */
+    uint32_t card_mib[SHOAL_CARDS_MAX];
+    bool tells_needs;             /* the shell says FLOOR of each service that is led here: no kernel is placed before */
     /* Hosts that this one heard of in an earlier life, and that have not said goodbye: while one of them is not removed,
      * this is no mesh of one host. */
     struct shoal_node_id peers[SHOAL_SCHED_PEERS_MAX];

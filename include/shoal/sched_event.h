@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "shoal/buf.h"
+#include "shoal/cards.h"
 #include "shoal/error.h"
 #include "shoal/host.h"
 #include "shoal/ids.h"
@@ -67,6 +68,7 @@ struct shoal_sched_node {
     uint32_t slots;                     /* count, at most SHOAL_SLOTS_MAX; 0: takes no workers */
     uint64_t slots_free;                /* bit i: slot i is free, by the node's own word */
     uint8_t device;                     /* of its slots: enum shoal_sched_device */
+    struct shoal_cards cards;           /* that services may share; their shares are none of `slots` */
     uint32_t rules;                     /* SHOAL_SCHED_RULES of the version it runs; 0: of one before there were any */
     uint32_t serves;                    /* SHOAL_SERVES_*: frameworks of its Python; 0: not told */
     uint64_t mesh_version, mesh_config; /* of the copy of the mesh that it holds, by its own word; 0: not said */
@@ -232,6 +234,8 @@ struct shoal_sched_event {
             struct shoal_job_id job;
             uint32_t count;
             uint8_t canary; /* as in its summary */
+            uint32_t revision; /* of the document that says so */
+            struct shoal_gpu_need need;
         } floor;
         struct {
             struct shoal_job_id job;

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "shoal/buf.h"
+#include "shoal/cards.h"
 #include "shoal/error.h"
 
 /* What the profile says of scaling, over all replicas of the service. */
@@ -28,6 +29,7 @@ struct service_knobs {
     uint32_t timeout_s; /* of one request, at most SHOAL_INFER_TIMEOUT_MS_MAX, which is what no limit is */
     uint32_t canary;    /* a percentage of the requests, and one; 0: no other version gets a part of them */
     uint32_t canary_at; /* the change of the service's name at which that was said: it counts until the next one */
+    struct shoal_gpu_need need;
 };
 
 /* A new deployment. Texts are borrowed. */
@@ -98,6 +100,10 @@ bool service_doc_runtime_is_ours(const char *name);
 void service_doc_runtime(struct shoal_view doc, char *name, size_t cap);
 /* "no", "shared" or "exclusive". */
 void service_doc_gpu(struct shoal_view doc, char *gpu, size_t cap);
+/* Whose cards its kernels share: gpu_pack_id of its profile, else its own (edi-NAME); "": none. */
+void service_doc_pack(struct shoal_view doc, const char *name, char *pack, size_t cap);
+/* MiB of a card that a kernel which shares one has, where its profile says nothing. */
+#define SERVICE_DOC_GPU_MIB 4096u
 /* Of an empty or broken document: a fixed number of replicas is all there is, `started` says whether there are any. */
 void service_doc_knobs(struct shoal_view doc, uint32_t replicas, struct service_knobs *knobs);
 

@@ -24,6 +24,8 @@
  *     runner has said what lives here, or 5 s have passed: what started last may not be in the table.
  * S12. A worker that has ended is kept until its leader says FORGET, which is told once and may be lost: each 2 s its end
  *     is told again, and whoever knows that the job's group is gone for good answers END.
+ * S14. Of a card that kernels share no more memory is promised than it has, nor a part of one that is leased whole, nor the
+ *     whole of one that is shared (C1 and C2 of shoal/cards.h; sched/host/slots_cards.c).
  * S13. The shell is told who guards a job here (GUARDIANS) after JOB_OPEN, also of an earlier life, and whenever its leader
  *     says something else: that is where this host's part of the job's files and records goes.
  *
@@ -37,6 +39,7 @@
 #ifndef SHOAL_SLOTS_H
 #define SHOAL_SLOTS_H
 
+#include "shoal/cards.h"
 #include "shoal/host_wire.h"
 #include "shoal/memory.h"
 
@@ -45,8 +48,11 @@ struct shoal_slots; /* state: its fields live in sched/host/slots_state.h */
 struct shoal_slots_options {
     struct shoal_node_id self;
     uint32_t host_epoch;
-    uint32_t slots;        /* at most SHOAL_SLOTS_MAX */
+    uint32_t slots;        /* at most SHOAL_SLOTS_MAX; with the shares of cards */
     uint8_t device;        /* enum shoal_job_device: CPU or GPU */
+    uint32_t cards;        /* that kernels may share; 0: none, else the first slots are theirs: shoal/cards.h */
+    uint32_t shares;       /* of each */
+    uint32_t card_mib[SHOAL_CARDS_MAX];
     uint32_t jobs_max;     /* 0: 64; jobs with workers here at one time */
     uint64_t lease_ns;     /* 0: 15 s */
     uint64_t freeze_ns;    /* 0: 10 s */
@@ -146,6 +152,7 @@ struct shoal_slots_record {
     uint64_t stamp;
     uint64_t free; /* bit i: slot i can be reserved */
     uint64_t draining;
+    struct shoal_cards cards; /* their shares are none of `slots`: versions before do not know them */
 };
 /* On the wire: a head of kind SLOTS and a map. TOO_BIG: over `cap`. */
 SHOAL_MUST_CHECK enum shoal_err shoal_slots_record_encode(const struct shoal_slots_record *record, uint8_t *bytes,
@@ -171,6 +178,7 @@ struct shoal_slot_status {
     uint64_t term;
     uint64_t deadline_ns;
     bool frozen;
+    uint32_t gpu_mib; /* of a card that is shared; 0: all of the slot */
 };
 bool shoal_slots_has_job(const struct shoal_slots *slots, struct shoal_job_id job);
 uint32_t shoal_slots_count(const struct shoal_slots *slots);

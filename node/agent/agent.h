@@ -47,6 +47,7 @@ struct agent;
 struct file_queue;
 struct infer_call;
 struct ledger;
+struct service_knobs;
 struct tree;
 
 #define AGENT_DELETED_MAX 256
@@ -55,6 +56,7 @@ struct tree;
 struct agent_device {
     char uuid[AGENT_DEVICE_BYTES]; /* "GPU-..." or "MIG-...": what CUDA_VISIBLE_DEVICES takes */
     char name[AGENT_DEVICE_BYTES];
+    uint32_t mib; /* its memory; 0: not told */
 };
 
 struct agent_devices {
@@ -83,6 +85,7 @@ struct agent_settings {
     uint32_t slots;
     uint8_t device; /* enum shoal_sched_device */
     struct agent_devices devices; /* with more slots than devices, slots share them in turn */
+    uint32_t shares;              /* of each of `slots`, which are cards that services may share; 0: none are */
     bool simulated;
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
     uint64_t prefill_bytes;
@@ -272,6 +275,8 @@ void agent_serve_ended(struct agent *agent, uint64_t worker_id);
 /* Asks the service's group how it is to run now; agent_job_asked() follows. */
 void agent_serve_ask(struct agent *agent, struct agent_job *job);
 /* The path of the file that holds the group's answer. */
+/* By the document that lies here, which the kernel starts with; zeroes: there is none. */
+void agent_serve_knobs(const struct agent *agent, const struct agent_job *job, struct service_knobs *knobs);
 void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap);
 /* A worker is to end; a replica that has requests in hand ends when it has answered them. */
 void agent_serve_stop(struct agent *agent, uint64_t worker_id, uint64_t grace_ns);
@@ -470,6 +475,10 @@ int agent_doctor_main(const struct shoal_cli_agent *options);
 void agent_stop(struct agent *agent, int exit_code);
 
 /* inventory.c */
+/* Slots with the shares of cards among them, which follow those that `settings->slots` counts. */
+uint32_t agent_slots_all(const struct agent_settings *settings);
+/* The device of a slot, or NULL. */
+const struct agent_device *agent_slot_device(const struct agent_settings *settings, uint32_t slot);
 void agent_slot_devices(const struct agent_settings *settings, uint32_t slot, char text[AGENT_DEVICE_BYTES]);
 void agent_devices_find(struct agent_devices *devices); /* devices_nvml.c; none: no library, no driver or no GPU */
 SHOAL_MUST_CHECK enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,

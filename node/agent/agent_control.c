@@ -908,13 +908,18 @@ enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
                                            .store = agent->identity.store,
                                            .incarnation = agent->identity.incarnation,
                                            .start_ns = agent_now_ns(),
-                                           .slots = agent->settings.slots,
+                                           .slots = agent_slots_all(&agent->settings),
+                                           .cards = agent->settings.shares > 0 ? agent->settings.slots : 0,
+                                           .shares = agent->settings.shares,
+                                           .tells_needs = true,
                                            .reattaches = true,
                                            .device = agent->settings.device,
                                            .archive_ns = agent->settings.archive_s * SHOAL_S };
     uint64_t seed;
     enum shoal_err err;
 
+    for (uint32_t i = 0; i < options.cards; i++)
+        options.card_mib[i] = agent->settings.devices.list[i].mib;
     options.peer_count = agent_peers_ids(options.peers, SHOAL_SCHED_PEERS_MAX);
     memcpy(options.public_key, agent->identity.public_key.bytes, sizeof(options.public_key));
     memcpy(options.domain, agent->settings.domain, sizeof(options.domain));

@@ -279,6 +279,9 @@ int agent_doctor(const struct agent *agent, bool json)
         say(&d, "ok", "slots", "%u slots (%s)", s->slots, s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
     for (uint32_t i = 0; i < s->devices.count; i++)
         say(&d, "ok", "GPU", "slot %u: %s, %s", i, s->devices.list[i].name, s->devices.list[i].uuid);
+    if (s->shares > 0)
+        say(&d, "ok", "GPU", "services may share each card, by the memory that their kernels declare: %u at one time",
+            s->shares + 1);
     look_at_python(&d);
     look_at_network(&d);
     look_at_transport(&d);

@@ -4,6 +4,9 @@
 
 #include <unistd.h>
 
+#include "shoal/service_doc.h"
+#include "shoal/slots.h"
+
 #include "agent_env.h"
 
 #include "shoal/banned.h"
@@ -196,6 +199,25 @@ static void env_array(const struct agent_job *job, const struct agent_run *run, 
     put_env(t, "SHOAL_ARRAY_TASK_ATTEMPT", "%u", run->attempt);
 }
 
+/* Of a slot with a card a kernel sees it only if its profile says so. */
+static void env_gpu(const struct agent *agent, const struct agent_job *job, const struct agent_run *run,
+                    struct agent_start_text *t)
+{
+    struct shoal_slot_status status = { .gpu_mib = 0 };
+    struct service_knobs knobs;
+
+    agent_serve_knobs(agent, job, &knobs);
+    if (knobs.need.device != SHOAL_JOB_DEVICE_GPU) {
+        put_env(t, "CUDA_VISIBLE_DEVICES", "%s", "");
+        put_env(t, "TASK12N_DEVICE_TYPE", "%s", "cpu");
+        return;
+    }
+    if (run->slot < agent_slots_all(&agent->settings))
+        shoal_slots_slot(shoal_sched_slots(agent->sched), run->slot, &status);
+    if (status.gpu_mib > 0)
+        put_env(t, "SHOAL_GPU_MEM_MIB", "%u", status.gpu_mib);
+}
+
 static void env_service(const struct agent *agent, const struct agent_job *job, const struct agent_run *run,
                         struct agent_start_text *t)
 {
@@ -209,6 +231,7 @@ static void env_service(const struct agent *agent, const struct agent_job *job, 
     put_env(t, "SHOAL_SERVICE", "%s", job->spec.service);
     agent_serve_document(agent, job, path, sizeof(path));
     put_env(t, "SHOAL_SERVICE_DOCUMENT", "%s", path);
+    env_gpu(agent, job, run, t);
     put_env(t, "REDHARE_MODEL_CREATOR", "%s", job->spec.creator);
     /* The operator's word, by the agent's own environment; always said, so that nobody who deploys says it. */
     put_env(t, "SHOAL_KERNEL_ALLOW_PICKLE", "%d", allow != NULL && strcmp(allow, "1") == 0);

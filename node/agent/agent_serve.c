@@ -62,16 +62,15 @@ void agent_serve_socket(const struct agent *agent, const struct agent_job *job, 
     (void)snprintf(path, cap, "%s/k%u.sock", folder, run->index);
 }
 
-/* The time of one request by the document that lies here, which the kernel started with; 0: there is none. */
-static uint32_t limit_of(const struct agent *agent, const struct agent_job *job)
+void agent_serve_knobs(const struct agent *agent, const struct agent_job *job, struct service_knobs *knobs)
 {
     char path[AGENT_PATH_BYTES + 32];
     uint8_t *bytes = malloc(SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
-    struct service_knobs knobs = { .timeout_s = 0 };
     ssize_t len = -1;
     int fd;
 
     SHOAL_ASSERT(bytes != NULL);
+    *knobs = (struct service_knobs){ .timeout_s = 0 };
     agent_serve_document(agent, job, path, sizeof(path));
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0) {
@@ -79,19 +78,20 @@ static uint32_t limit_of(const struct agent *agent, const struct agent_job *job)
         (void)close(fd);
     }
     if (len > 0)
-        service_doc_knobs(shoal_view_of(bytes, (size_t)len), 0, &knobs);
+        service_doc_knobs(shoal_view_of(bytes, (size_t)len), 0, knobs);
     free(bytes);
-    return knobs.timeout_s;
 }
 
 void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run)
 {
     char path[AGENT_PATH_BYTES + 32];
+    struct service_knobs knobs;
 
     if (!shoal_job_spec_serves(&job->spec) || run->role != SHOAL_JOB_TASK)
         return;
     agent_serve_socket(agent, job, run, path, sizeof(path));
-    serve_host_start(agent->serve, job->id, run->worker_id, run->index, path, limit_of(agent, job));
+    agent_serve_knobs(agent, job, &knobs);
+    serve_host_start(agent->serve, job->id, run->worker_id, run->index, path, knobs.timeout_s);
 }
 
 /* ---- the document of a service, and its runtime's where that is an administrator's ---- */

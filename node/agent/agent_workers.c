@@ -711,7 +711,7 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .socket_path = path,
                                        .native_dir = native,
                                        .warm_memory_bytes = agent->settings.warm_memory_bytes,
-                                       .slots = agent->settings.slots,
+                                       .slots = agent_slots_all(&agent->settings),
                                        .arg = agent,
                                        .on_started = on_started,
                                        .on_exited = on_exited,

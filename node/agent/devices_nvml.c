@@ -16,6 +16,10 @@
 
 typedef void *nvml_device;
 
+struct nvml_memory {
+    unsigned long long total, free, used; /* bytes */
+};
+
 struct nvml {
     void *library;
     int (*init)(void);
@@ -24,6 +28,7 @@ struct nvml {
     int (*at)(unsigned index, nvml_device *device);
     int (*uuid)(nvml_device device, char *text, unsigned cap);
     int (*name)(nvml_device device, char *text, unsigned cap);
+    int (*memory)(nvml_device device, struct nvml_memory *memory);
     /* NULL in libraries that know nothing of MIG. */
     int (*mig_mode)(nvml_device device, unsigned *current, unsigned *pending);
     int (*mig_max)(nvml_device device, unsigned *count);
@@ -41,6 +46,7 @@ static bool nvml_load(struct nvml *n)
     *(void **)&n->at = dlsym(n->library, "nvmlDeviceGetHandleByIndex_v2");
     *(void **)&n->uuid = dlsym(n->library, "nvmlDeviceGetUUID");
     *(void **)&n->name = dlsym(n->library, "nvmlDeviceGetName");
+    *(void **)&n->memory = dlsym(n->library, "nvmlDeviceGetMemoryInfo");
     *(void **)&n->mig_mode = dlsym(n->library, "nvmlDeviceGetMigMode");
     *(void **)&n->mig_max = dlsym(n->library, "nvmlDeviceGetMaxMigDeviceCount");
     *(void **)&n->mig_at = dlsym(n->library, "nvmlDeviceGetMigDeviceHandleByIndex");
@@ -55,12 +61,16 @@ static bool nvml_load(struct nvml *n)
 static void add(const struct nvml *n, nvml_device device, struct agent_devices *devices)
 {
     struct agent_device *row = &devices->list[devices->count];
+    struct nvml_memory memory = { 0 };
 
     if (devices->count == SHOAL_SLOTS_MAX || n->uuid(device, row->uuid, sizeof(row->uuid)) != NVML_OK ||
         row->uuid[0] == '\0')
         return;
     if (n->name(device, row->name, sizeof(row->name)) != NVML_OK)
         (void)snprintf(row->name, sizeof(row->name), "GPU");
+    row->mib = 0;
+    if (n->memory != NULL && n->memory(device, &memory) == NVML_OK && memory.total / SHOAL_MIB <= UINT32_MAX)
+        row->mib = (uint32_t)(memory.total / SHOAL_MIB);
     devices->count++;
 }
 

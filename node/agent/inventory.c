@@ -24,6 +24,33 @@ static bool parse_declared(const char *text, struct agent_settings *settings)
     return true;
 }
 
+/* Services share cards whose memory is known, where each slot is one. */
+static uint32_t shares_of(const struct agent_settings *settings)
+{
+    if (settings->device != SHOAL_SCHED_GPU || settings->slots > settings->devices.count)
+        return 0;
+    for (uint32_t i = 0; i < settings->slots; i++)
+        if (settings->devices.list[i].mib == 0)
+            return 0;
+    return shoal_cards_shares(settings->slots);
+}
+
+uint32_t agent_slots_all(const struct agent_settings *settings)
+{
+    return settings->shares == 0 ? settings->slots : shoal_cards_slots(settings->slots, settings->shares);
+}
+
+const struct agent_device *agent_slot_device(const struct agent_settings *settings, uint32_t slot)
+{
+    uint32_t card = slot;
+
+    if (slot == SHOAL_SLOT_NONE || settings->device != SHOAL_SCHED_GPU || settings->devices.count == 0)
+        return NULL;
+    if (settings->shares > 0)
+        card = shoal_cards_of(settings->slots, settings->shares, slot);
+    return card == UINT32_MAX ? NULL : &settings->devices.list[card % settings->devices.count];
+}
+
 enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,
                                struct shoal_msg *msg)
 {
@@ -46,6 +73,7 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
         settings->slots = slots;
     if (settings->slots > SHOAL_SLOTS_MAX)
         settings->slots = SHOAL_SLOTS_MAX;
+    settings->shares = shares_of(settings);
     /* What bits an engine computes depends on its framework too: it says its numeric class itself, when it is ready,
      * and a leader leaves out hosts whose engines differ. Nothing said here fits all. */
     settings->numeric_class[0] = '\0';
@@ -54,11 +82,11 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
 
 void agent_slot_devices(const struct agent_settings *settings, uint32_t slot, char text[AGENT_DEVICE_BYTES])
 {
+    const struct agent_device *device = agent_slot_device(settings, slot);
+
     text[0] = '\0';
-    if (slot == SHOAL_SLOT_NONE || settings->device != SHOAL_SCHED_GPU)
-        return;
-    if (settings->devices.count == 0) /* declared, for a test */
-        (void)snprintf(text, AGENT_DEVICE_BYTES, "%u", slot);
-    else
-        (void)snprintf(text, AGENT_DEVICE_BYTES, "%s", settings->devices.list[slot % settings->devices.count].uuid);
+    if (device != NULL)
+        (void)snprintf(text, AGENT_DEVICE_BYTES, "%s", device->uuid);
+    else if (slot != SHOAL_SLOT_NONE && settings->device == SHOAL_SCHED_GPU && settings->devices.count == 0)
+        (void)snprintf(text, AGENT_DEVICE_BYTES, "%u", slot); /* declared, for a test */
 }

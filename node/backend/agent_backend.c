@@ -65,6 +65,7 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
     info->slots_total = slots.slots;
     info->slots_free = (unsigned)__builtin_popcountll(slots.free);
     info->serves = facts.serves;
+    info->shares_total = slots.cards.count * (slots.cards.shares + 1);
     info->gpus = slots.device == SHOAL_JOB_DEVICE_GPU ? slots.slots : 0;
     (void)agent_load_of(agent, member->id, (struct shoal_job_id){ { 0 } }, &info->load_milli, &pause);
     memcpy(info->api_url, facts.api_url, sizeof(info->api_url));

@@ -1,10 +1,13 @@
 /* The kernels of a service, by the word of the hosts that run them: each is asked, and what does not answer is left out.
  *
  *     {"kernels":[{"id","node","state","batch","running","finished","failed",
- *                  "milli_requests_per_s","bytes_per_s","platform","inputs","outputs"}, ...]} */
+ *                  "milli_requests_per_s","bytes_per_s","platform","inputs","outputs"
+ *                  and on a card "gpu","gpu_name","gpu_mem","gpu_mem_total", in MiB: what it declared, or all}, ...]} */
 #include "shoal/json_text.h"
 #include "shoal/mesh.h"
 #include "shoal/pack.h"
+#include "shoal/service_doc.h"
+#include "shoal/slots.h"
 
 #include "agent_backend.h"
 #include "backend_services.h"
@@ -72,6 +75,30 @@ static bool put_tensors(struct shoal_buf *json, const char *key, struct shoal_vi
     return fine;
 }
 
+/* The card of a kernel's slot; of one that its profile lets see none, nothing. */
+static bool put_card(struct agent *agent, const struct serve_replica *replica, struct shoal_buf *json)
+{
+    const struct agent_job *job = agent_job_find(agent, replica->job);
+    const struct agent_device *device = NULL;
+    struct shoal_slot_status slot;
+    struct service_knobs knobs;
+    char text[AGENT_DEVICE_BYTES + 100];
+
+    for (unsigned i = 0; job != NULL && i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        if (job->runs[i].used && job->runs[i].worker_id == replica->worker_id &&
+            (device = agent_slot_device(&agent->settings, job->runs[i].slot)) != NULL)
+            shoal_slots_slot(shoal_sched_slots(agent->sched), job->runs[i].slot, &slot);
+    if (device == NULL)
+        return true;
+    agent_serve_knobs(agent, job, &knobs);
+    if (knobs.need.device != SHOAL_JOB_DEVICE_GPU)
+        return true;
+    (void)snprintf(text, sizeof(text), ",\"gpu_mem\":%u,\"gpu_mem_total\":%u,\"gpu\":\"%s\",\"gpu_name\":",
+                   slot.gpu_mib > 0 ? slot.gpu_mib : device->mib, device->mib, device->uuid);
+    return shoal_buf_append(json, text, strlen(text)) == SHOAL_OK &&
+           shoal_json_quote(shoal_view_text(device->name), json) == SHOAL_OK;
+}
+
 static bool put_kernel(struct agent *agent, const char *id, const struct serve_replica *replica, struct shoal_buf *json)
 {
     char name[64], text[400];
@@ -92,6 +119,7 @@ static bool put_kernel(struct agent *agent, const char *id, const struct serve_r
            shoal_buf_append(json, ",\"platform\":", 12) == SHOAL_OK &&
            shoal_json_quote(shoal_view_text(replica->platform), json) == SHOAL_OK &&
            put_tensors(json, "inputs", replica->inputs) && put_tensors(json, "outputs", replica->outputs) &&
+           put_card(agent, replica, json) &&
            shoal_buf_append(json, "}", 1) == SHOAL_OK;
 }
 

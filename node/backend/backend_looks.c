@@ -160,7 +160,7 @@ static enum shoal_err debug_epochs(struct agent *agent, struct shoal_buf *json)
         err = put(json, "%s{\"job\":\"%s\",\"published\":%llu,\"revoked\":%llu,\"workers\":[", first ? "" : ",",
                   job->text, (unsigned long long)page->published, (unsigned long long)page->revoked);
         first = false;
-        for (unsigned slot = 0, shown = 0; slot < agent->settings.slots && err == SHOAL_OK; slot++) {
+        for (unsigned slot = 0, shown = 0; slot < agent_slots_all(&agent->settings) && err == SHOAL_OK; slot++) {
             const struct shoal_control_slot *s = &page->slots[slot];
 
             if (s->worker_id == 0)

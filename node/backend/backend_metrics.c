@@ -104,9 +104,35 @@ static enum shoal_err put_slots(struct agent *agent, struct shoal_buf *text)
             if (run->used && run->slot < SHOAL_SLOTS_MAX)
                 jobs[run->slot] = agent->jobs[i]->text;
         }
-    for (unsigned slot = 0; slot < agent->settings.slots && slot < SHOAL_SLOTS_MAX && err == SHOAL_OK; slot++)
+    for (unsigned slot = 0; slot < agent_slots_all(&agent->settings) && slot < SHOAL_SLOTS_MAX && err == SHOAL_OK; slot++)
         err = shoal_metric_put(text, "shoal_slot_busy{slot=\"%u\",job=\"%s\"} %d\n", slot,
                                jobs[slot] == NULL ? "" : jobs[slot], jobs[slot] != NULL);
+    return err;
+}
+
+/* Cards that services may share: their memory, and what is leased of it. */
+static enum shoal_err put_cards(struct agent *agent, struct shoal_buf *text)
+{
+    struct shoal_slots_record record;
+    enum shoal_err err = SHOAL_OK;
+
+    if (agent->settings.shares == 0)
+        return SHOAL_OK;
+    shoal_slots_record(shoal_sched_slots(agent->sched), &record);
+    for (unsigned leased = 0; leased < 2 && err == SHOAL_OK; leased++) {
+        const char *name = leased ? "shoal_gpu_memory_leased_bytes" : "shoal_gpu_memory_bytes";
+
+        err = shoal_metric_family(text, name, "gauge",
+                                  leased ? "of the card's memory, what jobs and kernels have leased; all, where one has it whole"
+                                         : "the card's memory");
+        for (uint32_t i = 0; i < record.cards.count && err == SHOAL_OK; i++) {
+            const struct shoal_card *card = &record.cards.list[i];
+            uint64_t mib = leased ? card->mib - card->room : card->mib;
+
+            err = shoal_metric_put(text, "%s{gpu=\"%s\"} %llu\n", name, agent->settings.devices.list[i].uuid,
+                                   (unsigned long long)(mib * SHOAL_MIB));
+        }
+    }
     return err;
 }
 
@@ -169,6 +195,8 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
                                      &agent->turns);
     if (err == SHOAL_OK)
         err = put_slots(agent, text);
+    if (err == SHOAL_OK)
+        err = put_cards(agent, text);
     if (err == SHOAL_OK)
         err = put_jobs(agent, text);
     return err == SHOAL_OK ? backend_service_metrics(agent, text) : err; /* the end mark comes behind the server's own */

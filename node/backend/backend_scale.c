@@ -33,7 +33,7 @@ struct scale_state {
     bool seen; /* in this look */
     const struct backend_serving *all; /* what the hosts say, for this look */
     bool woken; /* the other version, which requests have asked for by its number */
-    uint32_t floor_told;
+    uint32_t floor_told, revision_told;
     uint8_t canary_told;
     uint64_t floor_ns; /* when; a leader that was away has forgotten it */
     struct service_knobs knobs;
@@ -101,16 +101,22 @@ static bool has_canary(const struct scale_state *state, const struct shoal_mesh_
 }
 
 /* Above what the profile has at least, a fixed number has nothing. */
-static void tell_floor(struct scale_state *state, bool fixed, uint8_t canary)
+static uint32_t floor_of(const struct scale_state *state)
 {
-    struct shoal_sched_event event = {
-        .kind = SHOAL_SCHED_FLOOR, .u.floor = { state->job, fixed ? UINT32_MAX : state->knobs.kernels_min, canary }
-    };
+    return !state->read || state->knobs.kernels_min >= state->knobs.kernels_max ? UINT32_MAX : state->knobs.kernels_min;
+}
+
+/* With it goes what the kernels need of a card: no kernel of the document of that revision is placed before. */
+static void tell_floor(struct scale_state *state, uint32_t count, uint8_t canary)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FLOOR, .u.floor = { state->job, count, canary, state->revision } };
     uint64_t now = agent_now_ns();
 
     if (state->floor_ns != 0 && now < state->floor_ns + FLOOR_NS && state->floor_told == event.u.floor.count &&
-        state->canary_told == canary)
+        state->canary_told == canary && state->revision_told == state->revision)
         return;
+    event.u.floor.need = state->knobs.need;
+    state->revision_told = state->revision;
     state->canary_told = canary;
     state->floor_ns = now;
     state->floor_told = event.u.floor.count;
@@ -151,7 +157,7 @@ static void look_current(struct scale_state *state, const struct shoal_job *job,
 {
     read_knobs(state, job);
     state->woken = false;
-    tell_floor(state, !state->read || state->knobs.kernels_min >= state->knobs.kernels_max,
+    tell_floor(state, floor_of(state),
                has_canary(state, service) ? (uint8_t)state->knobs.canary : 0);
     if (!state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
         return; /* it is stopped, or its number is fixed */
@@ -183,12 +189,14 @@ static void look_other(struct scale_state *state, const struct shoal_job *job,
 
     read_knobs(state, job);
     if (has_canary(state, service)) {
-        tell_floor(state, false, 0);
+        tell_floor(state, state->knobs.kernels_min, 0);
         (void)follow_load(state, job, state->knobs.kernels_min == 0 ? 1 : state->knobs.kernels_min);
         return;
     }
     if (state->canary_told > 0) /* it was the current one */
-        tell_floor(state, !state->read || state->knobs.kernels_min >= state->knobs.kernels_max, 0);
+        tell_floor(state, floor_of(state), 0);
+    else
+        tell_floor(state, state->floor_ns == 0 ? UINT32_MAX : state->floor_told, 0);
     backend_serving_tally(state->all, state->job, &tally);
     if (job->tasks->replicas == 0) /* a host's word of what its kernels have may be older than their end */
         state->woken = tally.held > 0;

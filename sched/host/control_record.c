@@ -300,6 +300,7 @@ static void node_slots(struct shoal_sched_node *node, const struct shoal_record 
     if (slots.host_epoch != node->incarnation.host_epoch)
         return; /* of the boot before: its clock has begun anew, and what was free then says nothing */
     node->slots_free = slots.free;
+    node->cards = slots.cards;
     node->slot_stamp = slots.stamp;
     node->record_seq = slots.version;
 }

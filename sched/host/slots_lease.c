@@ -54,6 +54,8 @@ static void grant(struct slots_step *s, struct slot *slot)
     slot->priority = m->u.reserve.priority;
     slot->ticket_ms = m->u.reserve.ticket_ms;
     slot->until_ns = s->now_ns + s->slots->options.tentative_ns;
+    slot->gpu_mib = m->u.reserve.gpu_mib;
+    slot->gpu_pack = m->u.reserve.gpu_pack;
     s->slots->stats.grants++;
     slots_changed(s->slots);
 }
@@ -115,6 +117,7 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
     const struct shoal_host_message *m = &s->slots->in;
     struct slot *slot = &s->slots->slots[index];
     struct worker *worker;
+    const char *no;
 
     SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RESERVE);
     if (index >= s->slots->options.slots)
@@ -123,6 +126,9 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
         return AGENT_IS_NEW; /* S11 */
     if (s->slots->drain)
         return "this host is being drained"; /* S10 */
+    no = slots_card_refuses(s->slots, index, m->u.reserve.gpu_mib, m->u.reserve.gpu_pack);
+    if (no != NULL)
+        return no; /* S14 */
     switch ((enum shoal_slot_state)slot->state) {
     case SHOAL_SLOT_FREE: grant(s, slot); return NULL;
     case SHOAL_SLOT_TENTATIVE:
@@ -274,6 +280,10 @@ static bool take_grant(struct slots_step *s, struct hjob *job, const struct shoa
     slot = &slots->slots[place->slot];
     if (slot->generation != place->lease_generation || slot->spent || !shoal_job_id_equal(slot->job, job->id) ||
         (slot->state != SHOAL_SLOT_TENTATIVE && slot->state != SHOAL_SLOT_FREE))
+        return false;
+    /* S14: a promise that has run out holds nothing of its card, which others may have got meanwhile. */
+    if (slot->state == SHOAL_SLOT_FREE &&
+        slots_card_refuses(slots, place->slot, slot->gpu_mib, slot->gpu_pack) != NULL)
         return false;
     slots_slot_move(slot, SHOAL_SLOT_LEASED);
     slot->spent = true;

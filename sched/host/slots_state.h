@@ -15,6 +15,9 @@ struct slot {
     uint64_t ticket_ms;
     uint64_t until_ns;
     struct shoal_job_id target; /* who deserves it, by this host's own allocation */
+    /* Of the newest grant. */
+    uint32_t gpu_mib;
+    uint64_t gpu_pack; /* 0: the whole slot */
 };
 
 /* A report that is repeated until the leader has acknowledged exactly it. */
@@ -212,6 +215,12 @@ bool slots_shrink_withholds(const struct shoal_slots *slots, const struct hjob *
 bool slots_keeps(const struct shoal_slots *slots, const struct worker *worker);
 void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker);
 void slots_on_message(struct slots_step *s, struct shoal_node_id from);
+
+/* slots_cards.c: S14. */
+/* Why slot `index` cannot be had with so much of its card; NULL: it can, or it is of none. */
+const char *slots_card_refuses(const struct shoal_slots *slots, uint32_t index, uint32_t mib, uint64_t pack);
+/* What the record says of the cards, and which whole slots are free; `free` has a bit for each slot that nobody holds. */
+void slots_cards_record(const struct shoal_slots *slots, uint64_t free, struct shoal_slots_record *record);
 
 /* slots_worker.c: local workers. */
 /* Progress is of this call and epoch from now on. */

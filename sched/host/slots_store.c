@@ -12,6 +12,7 @@
 
 static void put_slot(struct shoal_writer *w, const struct slot *slot)
 {
+    SHOAL_ASSERT((slot->gpu_mib == 0) == (slot->gpu_pack == 0));
     SHOAL_ASSERT(slot->state < SHOAL_SLOT_STATE_COUNT); /* what is written can be read */
     shoal_put_u8(w, slot->state);
     shoal_put_bool(w, slot->idle);
@@ -120,6 +121,43 @@ static void put_worker(struct shoal_writer *w, const struct worker *worker)
     shoal_put_text(w, worker->report.text);
 }
 
+/* What is leased of cards, after all else: versions before, which know nothing of it, read a table of whole slots. */
+static void put_shares(struct shoal_writer *w, const struct shoal_slots *slots)
+{
+    uint32_t count = 0;
+
+    SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
+    for (uint32_t i = 0; i < slots->options.slots; i++)
+        count += slots->slots[i].gpu_pack != 0;
+    if (count == 0)
+        return;
+    shoal_put_u8(w, (uint8_t)count);
+    for (uint32_t i = 0; i < slots->options.slots; i++) {
+        if (slots->slots[i].gpu_pack == 0)
+            continue;
+        shoal_put_u8(w, (uint8_t)i);
+        shoal_put_u32(w, slots->slots[i].gpu_mib);
+        shoal_put_u64(w, slots->slots[i].gpu_pack);
+    }
+}
+
+static void get_shares(struct shoal_reader *r, struct shoal_slots *slots)
+{
+    unsigned count;
+
+    SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
+    count = r->failed || shoal_reader_left(r) == 0 ? 0 : shoal_get_u8(r);
+
+    for (unsigned i = 0; i < count && !r->failed; i++) {
+        unsigned index = shoal_get_enum(r, SHOAL_SLOTS_MAX);
+
+        slots->slots[index].gpu_mib = shoal_get_u32(r);
+        slots->slots[index].gpu_pack = shoal_get_u64(r);
+        if (slots->slots[index].gpu_mib == 0 || slots->slots[index].gpu_pack == 0)
+            r->failed = true;
+    }
+}
+
 /* A living worker holds the slot that names it: S9 moves on from there. */
 static bool agrees_with_slot(const struct shoal_slots *slots, const struct worker *worker)
 {
@@ -198,6 +236,7 @@ enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *byte
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
         if (slots->workers[i].used)
             put_worker(&w, &slots->workers[i]);
+    put_shares(&w, slots);
     if (w.failed)
         return SHOAL_ERR_TOO_BIG;
     *len = w.len;
@@ -233,6 +272,7 @@ enum shoal_err shoal_slots_restore(struct shoal_slots **out, const struct shoal_
     count = shoal_get_u32(&r);
     for (uint32_t i = 0; !r.failed && i < count; i++)
         get_worker(&r, slots, options->start_ns);
+    get_shares(&r, slots);
     if (!shoal_reader_done(&r)) {
         shoal_slots_destroy(slots);
         return SHOAL_ERR_MALFORMED;
@@ -247,12 +287,48 @@ uint64_t shoal_slots_version(const struct shoal_slots *slots)
     return slots->table_version;
 }
 
+/* A card's memory, what is not leased of it, its pack, of the next card its memory, ... */
+static bool put_cards(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_slots_record *record = base;
+
+    SHOAL_ASSERT(record->cards.count <= SHOAL_CARDS_MAX); /* what is written can be read */
+    if (w == NULL || record->cards.count == 0)
+        return record->cards.count > 0;
+    shoal_pack_put_array(w, 3 * record->cards.count);
+    for (unsigned i = 0; i < record->cards.count; i++) {
+        shoal_pack_put_u64(w, record->cards.list[i].mib);
+        shoal_pack_put_u64(w, record->cards.list[i].room);
+        shoal_pack_put_u64(w, record->cards.list[i].pack);
+    }
+    return true;
+}
+
+static void get_cards(struct shoal_pack_reader *r, void *base)
+{
+    struct shoal_slots_record *record = base;
+    uint32_t count = shoal_pack_get_array(r, 3 * SHOAL_CARDS_MAX);
+
+    SHOAL_ASSERT(record->cards.count == 0); /* read into zeroes */
+    if (count % 3 != 0)
+        r->failed = true;
+    for (unsigned i = 0; i < count / 3 && !r->failed; i++) {
+        record->cards.list[i].mib = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
+        record->cards.list[i].room = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
+        record->cards.list[i].pack = shoal_pack_get_u64(r, UINT64_MAX);
+    }
+    record->cards.count = r->failed ? 0 : count / 3;
+}
+
 #define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_slots_record, name, shape, member, max)
 static const struct shoal_pack_field record_fields[] = {
+    SHOAL_PACK_OWN("cards", put_cards, get_cards),
     ROW("device", U8, device, SHOAL_JOB_DEVICE_COUNT - 1),
     ROW("draining", U64, draining, UINT64_MAX),
     ROW("free", U64, free, UINT64_MAX),
     ROW("host_epoch", U32, host_epoch, UINT32_MAX),
+    ROW("share_free", U64, cards.free, UINT64_MAX),
+    ROW("shares", U32, cards.shares, SHOAL_SLOTS_MAX),
     ROW("slots", U32, slots, SHOAL_SLOTS_MAX),
     ROW("stamp", U64, stamp, UINT64_MAX),
     ROW("version", U64, version, UINT64_MAX),
@@ -272,29 +348,39 @@ enum shoal_err shoal_slots_record_encode(const struct shoal_slots_record *record
 
 enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_slots_record *record)
 {
+    enum shoal_err err;
+
     SHOAL_ASSERT(record != NULL);
     memset(record, 0, sizeof(*record));
-    return shoal_pack_decode(bytes, SHOAL_PACK_KIND_SLOTS, RECORD_VERSION, &record_table, record);
+    err = shoal_pack_decode(bytes, SHOAL_PACK_KIND_SLOTS, RECORD_VERSION, &record_table, record);
+    if (record->cards.count > record->slots || record->cards.shares == 0 ||
+        shoal_cards_slots(record->cards.count, record->cards.shares) > SHOAL_SLOTS_MAX)
+        record->cards = (struct shoal_cards){ 0 }; /* of no sense: then nothing of them is used */
+    return err;
 }
 
 void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record)
 {
+    uint64_t unheld = 0;
+
     SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
     *record = (struct shoal_slots_record){ .version = slots->version,
                                            .host_epoch = slots->options.host_epoch,
-                                           .slots = slots->options.slots,
+                                           .slots = slots->options.cards > 0 ? slots->options.cards : slots->options.slots,
                                            .device = slots->options.device };
     for (uint32_t i = 0; i < slots->options.slots; i++) {
         if (slots->slots[i].state == SHOAL_SLOT_FREE)
-            record->free |= 1ull << i;
+            unheld |= 1ull << i;
         for (uint32_t w = 0; w < SHOAL_HOST_WORKERS_MAX; w++)
             if (worker_lives(&slots->workers[w]) && slots->workers[w].expired && slots->workers[w].place.slot == i)
-                record->free |= 1ull << i;
+                unheld |= 1ull << i;
         if (slots->slots[i].state == SHOAL_SLOT_DRAINING)
             record->draining |= 1ull << i;
     }
     if (slots->drain || slots->until_reattached_ns != 0)
-        record->free = 0; /* S10, S11 */
+        unheld = 0; /* S10, S11 */
+    record->free = unheld;
+    slots_cards_record(slots, unheld, record);
 }
 
 bool shoal_slots_has_job(const struct shoal_slots *slots, struct shoal_job_id job)
@@ -320,7 +406,8 @@ void shoal_slots_slot(const struct shoal_slots *slots, uint32_t index, struct sh
     *status = (struct shoal_slot_status){ .state = (enum shoal_slot_state)slot->state,
                                           .job = slot->job,
                                           .worker_id = slot->worker_id,
-                                          .lease_generation = slot->generation };
+                                          .lease_generation = slot->generation,
+                                          .gpu_mib = slot->gpu_mib };
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
         const struct worker *worker = &slots->workers[i];
 

@@ -56,6 +56,10 @@ static void put_reserve(struct shoal_writer *w, const struct shoal_host_message 
     if (!w->failed)
         shoal_put_raw(w, m->u.reserve.slots, m->u.reserve.slot_count);
     shoal_put_bool(w, m->u.reserve.driver);
+    if (m->u.reserve.gpu_pack == 0)
+        return;
+    shoal_put_u32(w, m->u.reserve.gpu_mib);
+    shoal_put_u64(w, m->u.reserve.gpu_pack);
 }
 
 static void get_slots(struct shoal_reader *r, uint8_t *slots, uint32_t count)
@@ -76,6 +80,14 @@ static void get_reserve(struct shoal_reader *r, struct shoal_host_message *m)
     m->u.reserve.slot_count = get_count(r, SHOAL_SLOTS_MAX);
     get_slots(r, m->u.reserve.slots, m->u.reserve.slot_count);
     m->u.reserve.driver = shoal_get_bool(r);
+    m->u.reserve.gpu_mib = 0;
+    m->u.reserve.gpu_pack = 0;
+    if (r->failed || shoal_reader_left(r) == 0)
+        return;
+    m->u.reserve.gpu_mib = shoal_get_u32(r);
+    m->u.reserve.gpu_pack = shoal_get_u64(r);
+    if (m->u.reserve.gpu_mib == 0 || m->u.reserve.gpu_pack == 0)
+        r->failed = true; /* one value has one encoding */
 }
 
 static void put_offer(struct shoal_writer *w, const struct shoal_host_message *m)

@@ -145,6 +145,8 @@ static const struct shoal_pack_field summary_fields[] = {
     ROW("e", U32, epoch.e, UINT32_MAX),
     ROW("el", BOOL, elastic, 1),
     TEXT("fw", framework),
+    ROW("gm", U32, gpu_mib, UINT32_MAX),
+    ROW("gp", U64, gpu_pack, UINT64_MAX),
     ROW("held", U32, held, UINT32_MAX),
     SHOAL_PACK_OWN("hosts", put_hosts, get_hosts),
     ID("id", id),

@@ -667,6 +667,9 @@ static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_even
     case SHOAL_LEAD_FLOOR:
         lead->floor = event->u.floor.count;
         lead->canary = event->u.floor.canary;
+        lead->need = event->u.floor.need;
+        lead->need_revision = event->u.floor.revision;
+        lead->need_told = true;
         return SHOAL_OK;
     case SHOAL_LEAD_RECORDS_MARK:
         if (event->u.records_mark.call == lead->job->call_count && event->u.records_mark.step > lead->records_acked) {

@@ -63,17 +63,33 @@ void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *m
     lead_want(lead, min, max);
 }
 
+bool shoal_lead_need(const struct shoal_lead *lead, struct shoal_gpu_need *need)
+{
+    const struct shoal_job *job = lead->job;
+
+    SHOAL_ASSERT(job != NULL);
+    *need = lead->need;
+    if (need->device == SHOAL_JOB_DEVICE_AUTO)
+        need->device = job->spec.device;
+    return !shoal_job_spec_serves(&job->spec) || job->document_len == 0 ||
+           (lead->need_told && lead->need_revision == job->revision);
+}
+
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary)
 {
     const struct shoal_job *job = lead->job;
     const struct shoal_call *call = shoal_job_call(job, job->call_count);
+    struct shoal_gpu_need need;
 
     SHOAL_ASSERT(lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
     SHOAL_ASSERT(lead->options.term > 0);
     memset(summary, 0, sizeof(*summary));
     summary->id = job->id;
     summary->state = job->state;
-    summary->device = job->spec.device;
+    (void)shoal_lead_need(lead, &need);
+    summary->device = need.device;
+    summary->gpu_mib = need.mib;
+    summary->gpu_pack = need.pack;
     summary->elastic = job->spec.elastic;
     summary->serves = shoal_job_spec_serves(&job->spec);
     summary->has_metrics = lead->has_metrics;

@@ -280,6 +280,8 @@ static void ask(struct lead_step *s, struct lhost *host, uint64_t slots, bool dr
     m->u.reserve.priority = s->lead->job->spec.priority;
     m->u.reserve.ticket_ms = s->lead->job->ticket_ms;
     m->u.reserve.driver = driver;
+    m->u.reserve.gpu_mib = s->lead->need.mib;
+    m->u.reserve.gpu_pack = s->lead->need.pack;
     for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++)
         if (slots >> i & 1)
             m->u.reserve.slots[m->u.reserve.slot_count++] = (uint8_t)i;

@@ -106,6 +106,9 @@ struct shoal_lead {
     uint32_t again_count; /* so many did since one stood */
     char again_text[SHOAL_JOB_REASON_BYTES]; /* how; or what else a service waits for */
     uint8_t canary; /* of a service, as it was told with the floor */
+    bool need_told;
+    uint32_t need_revision;     /* of the document that says it */
+    struct shoal_gpu_need need; /* of a service, as it was told with the floor */
     uint32_t floor; /* of a service: replicas that it gives to nobody; UINT32_MAX: all */
     uint32_t backoffs;
     /* Epochs. */

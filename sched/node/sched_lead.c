@@ -382,7 +382,8 @@ void sched_lead_floor(struct shoal_sched *s, const struct shoal_sched_event *fro
 {
     struct sched_group *g = sched_group_find(s, from->u.floor.job);
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_FLOOR,
-                                      .u.floor = { from->u.floor.count, from->u.floor.canary } };
+                                      .u.floor = { from->u.floor.count, from->u.floor.canary, from->u.floor.revision,
+                                                   from->u.floor.need } };
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
     SHOAL_ASSERT(from->kind == SHOAL_SCHED_FLOOR && from->u.floor.canary <= SHOAL_SERVICE_CANARY_MAX);
@@ -390,6 +391,7 @@ void sched_lead_floor(struct shoal_sched *s, const struct shoal_sched_event *fro
         return; /* the leader is another node now: there it is said anew */
     sched_lead_event(s, g, &event);
     sched_group_dirty(s, g);
+    sched_view_changed(s);
 }
 
 /* The lead of a job hears of its ledger too, when it is here. */

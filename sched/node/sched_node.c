@@ -205,6 +205,7 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     if (!sched_is_self(s, info->id) && (old.rules == 0 || info->rules == 0))
         s->rules_lacked_ns = s->now;
     if (old.incarnation.host_epoch == info->incarnation.host_epoch && old.slot_stamp > info->slot_stamp) {
+        node->info.cards = old.cards;
         node->info.slots_free = old.slots_free; /* W2 of sched_news.c: its news was ahead of gossip */
         node->info.slot_stamp = old.slot_stamp;
         node->info.record_seq = old.record_seq;

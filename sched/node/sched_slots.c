@@ -20,11 +20,14 @@ static void slots_options(const struct shoal_sched *s, struct shoal_slots_option
         .host_epoch = s->incarnation.host_epoch,
         .slots = s->options.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->options.slots,
         .device = s->options.device == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
+        .cards = s->options.cards,
+        .shares = s->options.shares,
         .lease_ns = s->options.lease_ns,
         .freeze_ns = s->options.freeze_ns,
         .start_ns = s->options.start_ns,
         .reattaches = s->options.reattaches,
     };
+    memcpy(options->card_mib, s->options.card_mib, sizeof(options->card_mib));
 }
 
 enum shoal_err sched_slots_create(struct shoal_sched *s)

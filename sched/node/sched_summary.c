@@ -79,7 +79,8 @@ static bool same_demand(const struct shoal_job_summary *a, const struct shoal_jo
 {
     SHOAL_ASSERT(a->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     if (a->want_min != b->want_min || a->want_max != b->want_max || a->priority != b->priority || a->held != b->held ||
-        a->class_hash != b->class_hash || a->host_count != b->host_count)
+        a->class_hash != b->class_hash || a->host_count != b->host_count ||
+        a->device != b->device || a->gpu_mib != b->gpu_mib || a->gpu_pack != b->gpu_pack)
         return false;
     for (unsigned i = 0; i < a->host_count; i++) {
         if (!shoal_node_id_equal(a->hosts[i].node, b->hosts[i].node) || a->hosts[i].slots != b->hosts[i].slots)
@@ -94,6 +95,9 @@ static void take_demand(struct shoal_job_summary *to, const struct shoal_job_sum
     to->want_min = from->want_min;
     to->want_max = from->want_max;
     to->held = from->held;
+    to->device = from->device;
+    to->gpu_mib = from->gpu_mib;
+    to->gpu_pack = from->gpu_pack;
     to->host_count = from->host_count;
     memcpy(to->hosts, from->hosts, sizeof(to->hosts));
 }

@@ -30,6 +30,7 @@ void sched_view_free(struct sched_view *view)
     free(view->hosts);
     free(view->slots);
     free(view->given);
+    free(view->numbers);
     free(view->jobs);
     free(view->grants);
     free(view->list);
@@ -70,10 +71,11 @@ static bool view_room(struct sched_view *view, size_t hosts, size_t slots, size_
     bigger.hosts = calloc(bigger.hosts_max, sizeof(*bigger.hosts));
     bigger.slots = calloc(bigger.slots_max, sizeof(*bigger.slots));
     bigger.given = calloc(bigger.slots_max, sizeof(*bigger.given));
+    bigger.numbers = calloc(bigger.slots_max, sizeof(*bigger.numbers));
     bigger.list = calloc(bigger.slots_max, sizeof(*bigger.list));
     bigger.jobs = calloc(bigger.jobs_max, sizeof(*bigger.jobs));
     bigger.grants = calloc(bigger.jobs_max, sizeof(*bigger.grants));
-    if (bigger.hosts == NULL || bigger.slots == NULL || bigger.given == NULL || bigger.list == NULL ||
+    if (bigger.hosts == NULL || bigger.slots == NULL || bigger.given == NULL || bigger.numbers == NULL || bigger.list == NULL ||
         bigger.jobs == NULL || bigger.grants == NULL ||
         shoal_allocate_create(&bigger.work, bigger.hosts_max, bigger.slots_max, bigger.jobs_max) != SHOAL_OK) {
         sched_view_free(&bigger);
@@ -97,6 +99,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
     view->slot_count = 0;
     for (size_t i = 0; i < s->node_count; i++) {
         const struct sched_node *node = &s->nodes[i];
+        const struct shoal_cards *cards = &node->info.cards;
         struct shoal_allocate_host *host = &view->hosts[view->host_count];
         uint32_t count = node->info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : node->info.slots;
         uint64_t free_slots = node->info.slots_free;
@@ -107,6 +110,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
         if (sched_is_self(s, node->info.id)) {
             shoal_slots_record(s->slots.core, &record);
             free_slots = record.free;
+            cards = &record.cards;
         }
         *host = (struct shoal_allocate_host){
             .id = node->info.id,
@@ -118,9 +122,13 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
             .first_slot = view->slot_count,
             .slot_count = count,
         };
-        for (uint32_t b = 0; b < count; b++)
+        for (uint32_t b = 0; b < count; b++) {
+            view->numbers[view->slot_count] = (uint8_t)b;
             view->slots[view->slot_count++] = free_slots >> b & 1 ? SHOAL_ALLOCATE_FREE : SHOAL_ALLOCATE_OTHER;
+        }
         view->host_count++;
+        if (cards->count > 0)
+            sched_view_cards(view, cards);
     }
 }
 
@@ -128,11 +136,13 @@ static void hold(struct sched_view *view, struct shoal_node_id node, uint32_t sl
 {
     SHOAL_ASSERT(job <= view->job_count);
     for (uint32_t i = 0; i < view->host_count; i++) {
-        if (shoal_node_id_equal(view->hosts[i].id, node)) {
-            if (slot < view->hosts[i].slot_count)
-                view->slots[view->hosts[i].first_slot + slot] = (int32_t)job;
-            return;
-        }
+        const struct shoal_allocate_host *host = &view->hosts[i];
+
+        if (!shoal_node_id_equal(host->id, node))
+            continue;
+        for (uint32_t at = host->first_slot; at < host->first_slot + host->slot_count; at++)
+            if (view->numbers[at] == slot)
+                view->slots[at] = (int32_t)job;
     }
 }
 
@@ -157,12 +167,33 @@ static bool is_over(const struct sched_group *g)
            !shoal_lead_reserved(g->lead, 0, &slot);
 }
 
+/* A part of a card is another device to the allocation; a whole one is as any job's. */
+static void take_need(struct shoal_allocate_job *job, struct shoal_gpu_need need)
+{
+    job->device = need.pack == 0 ? need.device : SHOAL_ALLOCATE_SHARE;
+    job->gpu_mib = need.mib;
+    job->pack = need.pack;
+}
+
+/* Until it is told what its kernels need, a service keeps what it holds, and asks for nothing. */
+static void wait_for_need(struct shoal_allocate_job *job, const struct sched_group *g)
+{
+    uint32_t held = 0;
+
+    for (uint32_t p = 0; p < g->job->placement_count; p++)
+        held += shoal_lead_holds(g->lead, &g->job->placements[p]);
+    job->max = job->max < held ? job->max : held;
+    job->min = job->min < job->max ? job->min : job->max;
+}
+
 static void view_led(const struct shoal_sched *s, struct sched_view *view)
 {
     SHOAL_ASSERT(view->job_count <= view->jobs_max);
     for (size_t i = 0; i < s->group_count; i++) {
         const struct sched_group *g = s->groups[i];
         struct shoal_allocate_job *job = &view->jobs[view->job_count];
+        struct shoal_gpu_need need;
+        bool current;
 
         if (g->lead == NULL || is_over(g))
             continue;
@@ -172,12 +203,15 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .id = g->id,
             .priority = g->job->spec.priority,
             .ticket_ms = g->job->ticket_ms,
-            .device = g->job->spec.device,
             .needs = shoal_framework_needs(g->job->spec.framework, shoal_job_spec_serves(&g->job->spec)),
             .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
             .service = shoal_job_spec_serves(&g->job->spec),
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
+        current = shoal_lead_need(g->lead, &need);
+        take_need(job, need);
+        if (!current && s->options.tells_needs)
+            wait_for_need(job, g);
         for (uint32_t p = 0; p < g->job->placement_count; p++) {
             if (shoal_lead_holds(g->lead, &g->job->placements[p]))
                 hold(view, g->job->placements[p].node, g->job->placements[p].slot, view->job_count);
@@ -223,12 +257,13 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .ticket_ms = summary->ticket_ms,
             .min = summary->want_min,
             .max = summary->want_max,
-            .device = summary->device,
             .class_hash = summary->class_hash,
             .needs = shoal_framework_needs(summary->framework, summary->serves),
             .elastic = summary->elastic || summary->tasks_all > 0,
             .service = summary->serves && summary->tasks_all > 0,
         };
+        take_need(&view->jobs[view->job_count],
+                  (struct shoal_gpu_need){ summary->device, summary->gpu_mib, summary->gpu_pack });
         for (unsigned h = 0; h < summary->host_count; h++) {
             for (uint32_t slot = 0; slot < SHOAL_SLOTS_MAX; slot++) {
                 if (summary->hosts[h].slots >> slot & 1)
@@ -244,7 +279,7 @@ static uint32_t slot_host(const struct sched_view *view, uint32_t slot)
     uint32_t host = 0;
 
     SHOAL_ASSERT(slot < view->slot_count);
-    while (slot >= view->hosts[host].first_slot + view->hosts[host].slot_count)
+    while (slot < view->hosts[host].first_slot || slot >= view->hosts[host].first_slot + view->hosts[host].slot_count)
         host++;
     return host;
 }
@@ -264,7 +299,7 @@ static uint32_t list_slots(struct sched_view *view, int32_t job)
             host = slot_host(view, i);
             view->list[count++] = (struct shoal_lead_slot){
                 .node = view->hosts[host].id,
-                .slot = i - view->hosts[host].first_slot,
+                .slot = view->numbers[i],
             };
         }
     }
@@ -309,18 +344,21 @@ static void tell_target(struct shoal_sched *s, struct sched_group *g, const stru
 static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate_input *view)
 {
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TARGET };
+    bool self = false;
 
     for (uint32_t i = 0; i < view->host_count; i++) {
         if (!sched_is_self(s, view->hosts[i].id))
             continue;
-        for (uint32_t b = 0; b < view->hosts[i].slot_count; b++) {
-            int32_t job = s->view.given[view->hosts[i].first_slot + b];
+        self = true;
+        for (uint32_t at = view->hosts[i].first_slot; at < view->hosts[i].first_slot + view->hosts[i].slot_count; at++) {
+            int32_t job = s->view.given[at];
 
-            if (job >= 0)
-                event.u.target.jobs[b] = view->jobs[job].id;
+            if (job >= 0 && s->view.numbers[at] != SCHED_NO_SLOT)
+                event.u.target.jobs[s->view.numbers[at]] = view->jobs[job].id;
         }
-        shoal_ignore(sched_slots_step(s, &event));
     }
+    if (self)
+        shoal_ignore(sched_slots_step(s, &event));
 }
 
 /* The leaders of the first jobs that wait, in the view's order; this node is left out. */
@@ -376,8 +414,11 @@ void sched_view_due(struct shoal_sched *s)
         view->job_count = 0;
         return;
     }
-    for (size_t i = 0; i < s->node_count; i++)
+    for (size_t i = 0; i < s->node_count; i++) {
         slots += s->nodes[i].info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->nodes[i].info.slots;
+        hosts += sched_view_cards_hosts(&s->nodes[i].info);
+        slots += sched_view_cards_slots(&s->nodes[i].info);
+    }
     if (!view_room(view, hosts + 1, slots + 1, s->summaries.count + s->group_count + 1))
         return; /* no memory: the next change tries again */
     view->job_count = 0;
@@ -386,6 +427,7 @@ void sched_view_due(struct shoal_sched *s)
     view_others(s, view);
     if (view->job_count == 0)
         return;
+    sched_view_cards_held(view);
     in = (struct shoal_allocate_input){
         .hosts = view->hosts,
         .host_count = view->host_count,

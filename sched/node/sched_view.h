@@ -33,6 +33,7 @@ struct sched_view {
     struct shoal_allocate *work;
     struct shoal_allocate_host *hosts;
     int32_t *slots, *given;
+    uint8_t *numbers; /* of the slots, on their hosts; SCHED_NO_SLOT: shown elsewhere */
     struct shoal_allocate_job *jobs;
     struct shoal_allocate_grant *grants;
     struct shoal_lead_slot *list;
@@ -52,6 +53,17 @@ struct sched_interest {
     size_t count;
     uint64_t due_ns; /* worked out anew then; SCHED_NEVER: nothing changed */
 };
+
+#define SCHED_NO_SLOT UINT8_MAX
+
+/* sched_view_cards.c: cards that services share, each a host of its own in the view. */
+/* Room that a node takes for them, beyond a host and its slots. */
+uint32_t sched_view_cards_hosts(const struct shoal_sched_node *node);
+uint32_t sched_view_cards_slots(const struct shoal_sched_node *node);
+/* After the node's own host, which is the last of the view. */
+void sched_view_cards(struct sched_view *view, const struct shoal_cards *cards);
+/* When it is known who holds what. */
+void sched_view_cards_held(struct sched_view *view);
 
 /* sched_summary.c */
 void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *event);

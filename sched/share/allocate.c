@@ -1,6 +1,7 @@
 /* The allocation: which job deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
- * Slots that are alike for every job form a pool (device, numeric class, frameworks). Jobs with the same set of admissible pools
+ * Slots that are alike for every job form a pool (device, numeric class, frameworks; room and pack of cards that are shared: a
+ * room counts as the largest part that some job asks for and that fits, so there are few of them). Jobs with the same set of admissible pools
  * form a family. flow[g][p] counts the units of family g in pool p; one more unit of g is feasible if a chain
  *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
  * exists (augment). That is a polymatroid: a family that cannot grow now cannot grow later in this run, so a greedy
@@ -11,16 +12,21 @@
 
 #include "shoal/job_facts.h"
 
+#include "share_parts.h"
+
 #include "shoal/banned.h"
 
 #define POOLS SHOAL_ALLOCATE_POOLS_MAX
 /* Sets of pools that jobs admit: by device (3), frameworks, and class (those of hosts, or none). */
-#define FAMILIES (3 * (SHOAL_SERVES_ALL + 1) * (SHOAL_ALLOCATE_POOLS_MAX + 2))
+/* Services that share cards have some more; what is beyond waits as if no pool were its own. */
+#define FAMILIES (3 * (SHOAL_SERVES_ALL + 1) * (SHOAL_ALLOCATE_POOLS_MAX + 2) + 64)
 
 struct pool {
     uint8_t device;
     uint32_t class_hash;
     uint32_t serves;
+    uint32_t room;
+    uint64_t pack;
     uint32_t size;
     uint32_t used;
 };
@@ -55,6 +61,7 @@ struct shoal_allocate {
     uint32_t *held_slots; /* slots by owner */
     struct host_work *hosts;
     struct job_work *jobs;
+    struct share_parts parts;
     uint32_t pool_count;
     struct pool pools[POOLS];
     uint32_t family_count;
@@ -122,6 +129,8 @@ static bool goes_before(const struct shoal_allocate *work, bool hosts, uint32_t 
 {
     SHOAL_ASSERT(a < (hosts ? work->view->host_count : work->view->job_count));
     SHOAL_ASSERT(b < (hosts ? work->view->host_count : work->view->job_count));
+    if (hosts && shoal_node_id_equal(work->view->hosts[a].id, work->view->hosts[b].id))
+        return work->view->hosts[a].part < work->view->hosts[b].part;
     if (hosts)
         return shoal_node_id_cmp(work->view->hosts[a].id, work->view->hosts[b].id) < 0;
     return job_before(&work->view->jobs[a], &work->view->jobs[b]);
@@ -200,7 +209,7 @@ static enum shoal_err check(struct shoal_allocate *work)
     sort(work, true, work->host_order, v->host_count);
     sort(work, false, work->job_order, v->job_count);
     for (uint32_t i = 1; i < v->host_count; i++)
-        if (shoal_node_id_equal(v->hosts[work->host_order[i - 1]].id, v->hosts[work->host_order[i]].id))
+        if (!goes_before(work, true, work->host_order[i - 1], work->host_order[i]))
             return SHOAL_ERR_INVALID;
     for (uint32_t i = 0; i < v->job_count; i++)
         if (v->jobs[i].min > v->jobs[i].max)
@@ -213,17 +222,24 @@ static enum shoal_err check(struct shoal_allocate *work)
 
 /* ---- Pools and families ----------------------------------------------------------------------------------------- */
 
-static int pool_cmp(const struct pool *pool, const struct shoal_allocate_host *host)
+/* Shares come first: a service fills a card that is shared before it takes another one. */
+static unsigned device_rank(uint8_t device) { return device == SHOAL_ALLOCATE_SHARE ? 0 : 1u + device; }
+
+static int pool_cmp(const struct shoal_allocate *work, const struct pool *pool, const struct shoal_allocate_host *host)
 {
-    uint32_t serves = host->serves & SHOAL_SERVES_ALL;
+    uint32_t serves = host->serves & SHOAL_SERVES_ALL, room = share_room(&work->parts, host);
 
     SHOAL_ASSERT((pool->serves & ~SHOAL_SERVES_ALL) == 0); /* a later version's frameworks make no pools here */
     if (pool->device != host->device)
-        return pool->device < host->device ? -1 : 1;
+        return device_rank(pool->device) < device_rank(host->device) ? -1 : 1;
     if (pool->class_hash != host->class_hash)
         return pool->class_hash < host->class_hash ? -1 : 1;
     if (pool->serves != serves)
         return pool->serves < serves ? -1 : 1;
+    if (pool->pack != host->pack)
+        return pool->pack < host->pack ? -1 : 1;
+    if (pool->room != room)
+        return pool->room < room ? -1 : 1;
     return 0;
 }
 
@@ -235,7 +251,7 @@ static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocat
     SHOAL_ASSERT(host->usable); /* a host that nobody uses makes no pool */
     SHOAL_ASSERT(work->pool_count <= POOLS);
     for (at = 0; at < work->pool_count; at++) {
-        int order = pool_cmp(&work->pools[at], host);
+        int order = pool_cmp(work, &work->pools[at], host);
 
         if (order == 0)
             return (int32_t)at;
@@ -245,9 +261,11 @@ static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocat
     if (work->pool_count == POOLS)
         return -1;
     memmove(&work->pools[at + 1], &work->pools[at], (work->pool_count - at) * sizeof(work->pools[0]));
-    work->pools[at] = (struct pool){
-        .device = host->device, .class_hash = host->class_hash, .serves = host->serves & SHOAL_SERVES_ALL
-    };
+    work->pools[at] = (struct pool){ .device = host->device,
+                                     .class_hash = host->class_hash,
+                                     .serves = host->serves & SHOAL_SERVES_ALL,
+                                     .room = share_room(&work->parts, host),
+                                     .pack = host->pack };
     work->pool_count++;
     return (int32_t)at;
 }
@@ -259,16 +277,21 @@ static void make_pools(struct shoal_allocate *work)
     SHOAL_ASSERT(work->view->host_count <= work->hosts_max); /* A3 */
     work->pool_count = 0;
     work->out->slots_unused = 0;
-    for (uint32_t i = 0; i < v->host_count; i++)
-        if (v->hosts[work->host_order[i]].usable)
-            (void)find_pool(work, &v->hosts[work->host_order[i]]);
+    share_parts(v, &work->parts);
+    for (unsigned shares = 0; shares < 2; shares++) /* jobs do not go without a pool for the sake of shares */
+        for (uint32_t i = 0; i < v->host_count; i++) {
+            const struct shoal_allocate_host *host = &v->hosts[work->host_order[i]];
+
+            if (host->usable && (host->device == SHOAL_ALLOCATE_SHARE) == (shares == 1))
+                (void)find_pool(work, host);
+        }
     for (uint32_t i = 0; i < v->host_count; i++) {
         const struct shoal_allocate_host *host = &v->hosts[i];
         struct host_work *hw = &work->hosts[i];
 
         *hw = (struct host_work){ .pool = -1 };
         for (uint32_t p = 0; host->usable && p < work->pool_count; p++)
-            if (pool_cmp(&work->pools[p], host) == 0)
+            if (pool_cmp(work, &work->pools[p], host) == 0)
                 hw->pool = (int32_t)p;
         for (uint32_t s = host->first_slot; s < host->first_slot + host->slot_count; s++) {
             if (host->usable && hw->pool < 0)
@@ -288,7 +311,7 @@ static uint32_t mask_of(const struct shoal_allocate *work, const struct shoal_al
     for (uint32_t p = 0; p < work->pool_count; p++) {
         const struct pool *pool = &work->pools[p];
 
-        if ((job->device == SHOAL_JOB_DEVICE_AUTO || job->device == pool->device) &&
+        if (share_fits(job, pool->device, pool->room, pool->pack) &&
             (job->class_hash == 0 || pool->class_hash == 0 || job->class_hash == pool->class_hash) &&
             shoal_host_serves(pool->serves, job->needs & SHOAL_SERVES_ALL))
             mask |= 1u << p;
@@ -307,6 +330,9 @@ static void make_families(struct shoal_allocate *work)
 
         while (g < work->family_count && work->family_mask[g] != mask)
             g++;
+        if (g == work->family_count && g >= FAMILIES - 1) /* the last is for those that find none of their own */
+            for (mask = 0, g = 0; g < work->family_count && work->family_mask[g] != 0;)
+                g++;
         if (g == work->family_count) {
             SHOAL_ASSERT(work->family_count < FAMILIES); /* classes without a host share a mask */
             work->family_mask[work->family_count++] = mask;

@@ -7,14 +7,37 @@
 
 static const char *kind_text(const struct shoal_allocate_job *job)
 {
-    static const char *const kinds[SHOAL_JOB_DEVICE_COUNT][3] = {
+    static const char *const kinds[][3] = {
         [SHOAL_JOB_DEVICE_AUTO] = { "slots", "slots of hosts with torch", "slots of hosts with TensorFlow" },
         [SHOAL_JOB_DEVICE_CPU] = { "CPU slots", "CPU slots of hosts with torch", "CPU slots of hosts with TensorFlow" },
         [SHOAL_JOB_DEVICE_GPU] = { "GPU slots", "GPU slots of hosts with torch", "GPU slots of hosts with TensorFlow" },
+        [SHOAL_ALLOCATE_SHARE] = { "parts of GPUs", "parts of GPUs of hosts with torch", "parts of GPUs of hosts with TensorFlow" },
     };
 
-    SHOAL_ASSERT(job->device < SHOAL_JOB_DEVICE_COUNT);
+    SHOAL_ASSERT(job->device < sizeof(kinds) / sizeof(kinds[0]));
     return kinds[job->device][(job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? 2 : (job->needs & SHOAL_SERVES_TORCH) != 0];
+}
+
+/* What of a card it needs, and why it gets none. */
+static void explain_share(const struct shoal_allocate_input *view, const struct shoal_allocate_grant *grant, uint32_t job,
+                          char *text, size_t cap)
+{
+    const struct shoal_allocate_job *j = &view->jobs[job];
+    uint32_t largest = 0;
+
+    SHOAL_ASSERT(j->device == SHOAL_ALLOCATE_SHARE);
+    for (uint32_t h = 0; h < view->host_count; h++)
+        if (view->hosts[h].usable && view->hosts[h].device == SHOAL_JOB_DEVICE_GPU && view->hosts[h].room_mib > largest)
+            largest = view->hosts[h].room_mib;
+    if (largest == 0)
+        (void)snprintf(text, cap, "needs %u MiB of a GPU, and no host of the mesh has one that can be shared: add one, or "
+                                  "edit kernel.gpu of its profile", j->gpu_mib);
+    else if (largest < j->gpu_mib)
+        (void)snprintf(text, cap, "needs %u MiB of a GPU, and the largest of the mesh has %u MiB: lower gpu_mem of its "
+                                  "profile's accelerator_resources", j->gpu_mib, largest);
+    else
+        (void)snprintf(text, cap, "given %u of %u parts of %u MiB of a GPU: no card has so much left, and none that is whole "
+                                  "can be had; it starts when one of those who hold them ends", grant->count, j->max, j->gpu_mib);
 }
 
 #define HOLDERS_MAX 2u /* that are named */
@@ -74,6 +97,10 @@ void shoal_allocate_explain(const struct shoal_allocate_input *view, const struc
         told.needs = 0;
     if (grant->head >= 0)
         shoal_job_id_text(view->jobs[grant->head].id, head);
+    if (j->device == SHOAL_ALLOCATE_SHARE && grant->why != SHOAL_ALLOCATE_GIVEN && grant->why != SHOAL_ALLOCATE_NONE) {
+        explain_share(view, grant, job, text, cap);
+        return;
+    }
     if (j->service && grant->why == SHOAL_ALLOCATE_FULL) {
         explain_service(view, out, job, text, cap);
         return;

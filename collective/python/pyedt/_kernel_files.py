@@ -137,11 +137,27 @@ def outputs_of(result, to_array):
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
+def torch_place():
+    """Where a model of PyTorch computes: on the card that the kernel's slot has, if there is one. Of a card that others share
+    torch takes no more than was declared."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    place, mib = torch.device("cuda:0"), int(os.environ.get("SHOAL_GPU_MEM_MIB") or 0)
+    if mib > 0:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (mib << 20) / torch.cuda.get_device_properties(place).total_memory), place)
+    return place
+
+
 class TorchModel(Model):
     def __init__(self, name, module, platform, inputs=(), batches=True):
         super().__init__(name)
         import torch
 
+        self._place = torch_place()
+        if self._place.type != "cpu" and hasattr(module, "to"):
+            module = module.to(self._place)
         self._torch, self._module, self.platform, self.batches = torch, module, platform, batches
         self.inputs = list(inputs)
         floats = [one.dtype for one in self._state_of(module) if one.is_floating_point()]
@@ -163,7 +179,7 @@ class TorchModel(Model):
             tensor = self._torch.from_numpy(numpy.array(array))  # a tensor of its own memory, which a model may change
             if self._float is not None and tensor.is_floating_point():
                 tensor = tensor.to(self._float)
-            tensors.append(tensor)
+            tensors.append(tensor.to(self._place))
         with self._torch.inference_mode():
             return outputs_of(self._module(*tensors), self._to_array)
 
@@ -199,6 +215,10 @@ def load_exported(name, path):
             shape = [one if type(one) is int else -1 for one in node.meta["val"].shape]
             inputs.append(describe(node.name, type_name(node.meta["val"].dtype), shape))
     free = bool(inputs) and all(one["shape"] and one["shape"][0] == -1 for one in inputs)
+    if torch_place().type != "cpu":  # tensors that the program makes have the device of its export
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, torch_place())
     return TorchModel(name, program.module(), "pytorch_export", inputs, free)
 
 

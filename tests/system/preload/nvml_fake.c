@@ -1,5 +1,6 @@
 /* Stands for libnvidia-ml.so.1 on hosts without a GPU. NVML_FAKE names what is there, a word each: "whole" a card,
- * "mig:2" a card in MIG mode with two instances, whose places are not the first ones, "broken" a card that tells nothing. */
+ * "mig:2" a card in MIG mode with two instances, whose places are not the first ones, "broken" a card that tells nothing, "whole:24576"
+ * a card of so many MiB (0: it does not tell). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@ struct device {
     char uuid[96];
     int instances; /* -1: no MIG */
     int broken;
+    long mib;
     struct device *parent;
 };
 
@@ -27,6 +29,7 @@ int nvmlInit_v2(void)
         struct device *card = &cards[count];
 
         card->instances = strncmp(word, "mig:", 4) == 0 ? atoi(word + 4) : -1;
+        card->mib = strncmp(word, "whole:", 6) == 0 ? atol(word + 6) : 81559;
         card->broken = strcmp(word, "broken") == 0;
         (void)snprintf(card->uuid, sizeof(card->uuid), "GPU-0000%u", count);
         for (int i = 0; i < card->instances; i++, slice++) {
@@ -65,6 +68,15 @@ int nvmlDeviceGetName(void *device, char *text, unsigned cap)
     (void)device;
     (void)snprintf(text, cap, "NVIDIA Pretence 80GB");
     return 0;
+}
+
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory)
+{
+    struct device *d = device;
+
+    memory[0] = memory[1] = (unsigned long long)(d->parent == NULL ? d->mib : 9856) << 20;
+    memory[2] = 0;
+    return d->mib == 0 && d->parent == NULL ? 3 : 0;
 }
 
 int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
