@@ -134,6 +134,8 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
     case SHOAL_SLOT_TENTATIVE:
         if (shoal_job_id_equal(slot->job, m->job)) {
             slot->until_ns = s->now_ns + s->slots->options.tentative_ns;
+            slot->gpu_mib = m->u.reserve.gpu_mib; /* its profile may have been edited since */
+            slot->gpu_pack = m->u.reserve.gpu_pack;
             return NULL;
         }
         if (!claim_beats(m, slot))
