@@ -155,6 +155,7 @@ struct step_state {
     uint32_t part_samples;
     struct tree_node fused; /* computed as one; empty: each mini-batch by itself */
     uint32_t fused_samples;
+    bool placed; /* the parts are put where their sum lies, weighted, by the caller */
     bool kept; /* the caller has the gradient: no sum of it lies in the arena */
     struct tree_add part;       /* where they go */
     struct tree_held part_held; /* what is held once they are all there */

@@ -139,7 +139,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     }
     if (state->kept || memcmp(&state->step, step, sizeof(*step)) != 0)
         begin_step(comm, step); /* kept: what its caller has of it is of the epoch before */
-    state->contributed = state->reduced = state->parted = false;
+    state->contributed = state->reduced = state->parted = state->placed = false;
     state->fused = (struct tree_node){ 0, 0 };
     state->assigned = true;
     epoch_range(comm, step->step, step->v_count, comm->epoch.rank, &state->begin, &state->end);
@@ -232,12 +232,37 @@ static enum shoal_err begin_parts(struct shoal_comm *comm, uint32_t v, uint32_t 
     return SHOAL_OK;
 }
 
+static float *parts_go_to(struct shoal_comm *comm)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+    uint8_t *region = arena_mine(&comm->arena);
+
+    return comm->step.part.store ? arena_partial(layout, region, comm->step.part.buffer)
+                                 : (float *)(void *)(region + layout->work_at);
+}
+
+enum shoal_err shoal_step_place(struct shoal_comm *comm, uint32_t v, uint32_t samples, float **into)
+{
+    struct step_state *state = &comm->step;
+    enum shoal_err err;
+
+    op_drain(comm);
+    if (state->parted)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "a place for mini-batch %u, while parts of %u are on their way", v,
+                         state->part_v);
+    err = begin_parts(comm, v, samples);
+    if (err != SHOAL_OK)
+        return err;
+    state->placed = true;
+    *into = parts_go_to(comm);
+    return SHOAL_OK;
+}
+
 enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset, uint64_t elems,
                                const float *grad)
 {
     const struct arena_layout *layout = &comm->arena.layout;
     struct step_state *state = &comm->step;
-    uint8_t *region = arena_mine(&comm->arena);
     enum shoal_err err = SHOAL_OK;
     float *into;
 
@@ -245,7 +270,7 @@ enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t sam
     if (elems == 0) {
         if (state->parted)
             early_forget(comm);
-        state->parted = false;
+        state->parted = state->placed = false;
         return SHOAL_OK;
     }
     if (!state->parted)
@@ -257,11 +282,12 @@ enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t sam
         return comm_fail(comm, SHOAL_ERR_INVALID,
                          "elements %llu to %llu of mini-batch %u do not belong to what is published next",
                          (unsigned long long)offset, (unsigned long long)(offset + elems), v);
-    into = state->part.store ? arena_partial(layout, region, state->part.buffer)
-                             : (float *)(void *)(region + layout->work_at);
-    if (grad == NULL)
+    into = parts_go_to(comm);
+    if (grad == into + offset && state->placed)
+        ; /* it is there */
+    else if (grad == NULL)
         memset(into + offset, 0, elems * sizeof(float));
-    else if (state->part.store)
+    else if (state->part.store || state->placed)
         comm->kernels->scale_f32(into + offset, grad, (float)samples, (size_t)elems);
     else
         memcpy(into + offset, grad,
@@ -321,7 +347,8 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
     }
     state->parted = false;
     if (state->step.kind == SHOAL_STEP_TRAIN && !state->kept && comm->arena.layout.sum_elems > 0)
-        add_vector(comm, &add, weight, parted);
+        add_vector(comm, &add, state->placed ? 1 : weight, parted);
+    state->placed = false;
     add_tuple(comm, minibatch);
     state->fused = (struct tree_node){ 0, 0 };
     atomic_store(&comm->words->computing_ns, comm_now_ns());

@@ -194,6 +194,10 @@ SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struc
  * here, or beyond the vector. */
 SHOAL_API enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset,
                                          uint64_t elems, const float *grad);
+/* The same where the caller puts the parts by itself, as from a device: before the first part, `into` is where the whole vector
+ * goes (sum_elems). There lies the gradient times its `samples`, of a fused node the sum of its leaves so weighted, by the tree;
+ * never a negative zero. A part whose `grad` is that place is not copied any more. INVALID: as for a part, or parts are given. */
+SHOAL_API enum shoal_err shoal_step_place(struct shoal_comm *comm, uint32_t v, uint32_t samples, float **into);
 /* Before the first gradient of a train step, in an epoch of one member: the caller adds up the gradients by itself, where they
  * are (on a device), by the tree of the step, and applies that sum once the step is committed. Publish takes only ids and
  * values then; work and result buffer are not touched, and the record's digest is 0. If the step has to be repeated, all of

@@ -66,6 +66,9 @@ class Net(nn.Module):
         return self.body(x)
 
 def rows():
+    if os.environ.get("LIKE_A_DEVICE"):  # the processor in a device's place: gradients are added up beside libshoal's memory
+        from pyedt import _compute, _update
+        _compute.on_host, _update.Update._count = lambda device: False, lambda self: 0
     return Rows({samples}), None
 
 torch.manual_seed(5)
@@ -219,7 +222,8 @@ class Checks:
         return made
 
     def start(self, text, workers=1, framework="edtPyTorch", env=()):
-        options = [word for name, value in dict(env).items() for word in ("--env", "%s=%s" % (name, value))]
+        env = dict(env, **({"LIKE_A_DEVICE": "1"} if self.device == "cpu" else {}))
+        options = [word for name, value in env.items() for word in ("--env", "%s=%s" % (name, value))]
         if framework == "edtPyTorch":
             options += ["--workers", str(workers)]
         job = submit(self.mesh, self.host, self.folder(text), *options, framework=framework)

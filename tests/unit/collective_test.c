@@ -680,6 +680,67 @@ static void a_communicator_of_one_trains(void **state)
     shoal_comm_close(comm);
 }
 
+/* Half of the mini-batches come weighted from the caller, in the place where their sum lies; those of a node as one. */
+static void sums_may_be_put_in_their_place(void **state)
+{
+    static const char *const names[] = { "loss" };
+    struct shoal_comm_plan plan = { .call = 1, .virtual_workers = VS, .sum_elems = ELEMS, .samples = 100, .minibatch = 4,
+                                    .data_epochs = 1, .steps_per_epoch = 3, .param_count = 9, .metric_count = 1,
+                                    .metric_names = names };
+    struct shoal_step s = { .step = 1, .kind = SHOAL_STEP_TRAIN, .v_count = VS };
+    static float gradient[ELEMS];
+    struct shoal_comm_entry entry;
+    struct shoal_comm *comm;
+    uint32_t v[VS];
+    uint32_t count;
+    float *into = NULL;
+
+    (void)state;
+    assert_int_equal(shoal_comm_open_solo(&comm, NULL), SHOAL_OK);
+    assert_int_equal(shoal_comm_ready(comm, &plan), SHOAL_OK);
+    assert_int_equal(shoal_comm_enter(comm, 1000, &entry), SHOAL_OK);
+    for (uint64_t step = 1; step <= 2; step++) {
+        s.step = step;
+        s.step_in_epoch = (uint32_t)step - 1;
+        assert_int_equal(shoal_step_assign(comm, &s, v, VS, &count), SHOAL_OK);
+        assert_int_equal(shoal_step_place(comm, VS, 1, &into), SHOAL_ERR_INVALID);
+        if (step == 1) { /* 0 to 3 as one: 1 * 2 + 2 * 2 + 3 * 2 + 4 * 2 */
+            assert_int_equal(shoal_step_fuse(comm, 0, 4, 10), SHOAL_OK);
+            assert_int_equal(shoal_step_place(comm, 0, 10, &into), SHOAL_OK);
+            assert_int_equal(shoal_step_place(comm, 0, 10, &into), SHOAL_ERR_INVALID);
+            for (uint32_t e = 0; e < ELEMS; e++)
+                into[e] = 20;
+            assert_int_equal(shoal_step_part(comm, 0, 10, 100, ELEMS - 100, into + 100), SHOAL_OK);
+            assert_int_equal(shoal_step_part(comm, 0, 10, 0, 100, into), SHOAL_OK);
+            for (uint32_t i = 4; i-- > 0;)
+                publish_tuple(comm, i, i + 1);
+        } else { /* each by itself; what was put and forgotten leaves nothing */
+            for (uint32_t e = 0; e < ELEMS; e++)
+                gradient[e] = 2;
+            for (uint32_t i = 0; i < 4; i++) {
+                assert_int_equal(shoal_step_place(comm, i, i + 1, &into), SHOAL_OK);
+                into[7] = NAN;
+                assert_int_equal(shoal_step_part(comm, 0, 0, 0, 0, NULL), SHOAL_OK);
+                assert_int_equal(shoal_step_place(comm, i, i + 1, &into), SHOAL_OK);
+                for (uint32_t e = 0; e < 100; e++)
+                    into[e] = 2 * (float)(i + 1);
+                assert_int_equal(shoal_step_part(comm, i, i + 1, 0, 100, into), SHOAL_OK);
+                assert_int_equal(shoal_step_part(comm, i, i + 1, 100, ELEMS - 100, gradient + 100), SHOAL_OK);
+                publish_tuple(comm, i, i + 1);
+            }
+        }
+        for (uint32_t e = 0; e < ELEMS; e++)
+            shoal_comm_work(comm)[e] = 8;
+        publish_tuple(comm, 4, 5);
+        assert_int_equal(shoal_step_reduce(comm), SHOAL_OK);
+        assert_int_equal(shoal_step_complete(comm), SHOAL_OK);
+        assert_int_equal(shoal_step_apply_allowed(comm), SHOAL_OK);
+        for (uint32_t e = 0; e < ELEMS; e++)
+            assert_true(shoal_comm_result(comm)[e] == 4.0f); /* (2 * 10 + 8 * 5) / 15 */
+    }
+    shoal_comm_close(comm);
+}
+
 /* The gradients of step 2 stay with the caller: work and result buffer are as they were, and a repeated step lacks all. */
 static void gradients_may_be_kept(void **state)
 {
@@ -815,6 +876,7 @@ int main(void)
         cmocka_unit_test(digests_add_up_over_slices),
         cmocka_unit_test(a_communicator_of_one_trains),
         cmocka_unit_test(mini_batches_are_computed_as_one),
+        cmocka_unit_test(sums_may_be_put_in_their_place),
         cmocka_unit_test(gradients_may_be_kept),
         cmocka_unit_test(refusals_change_nothing),
         cmocka_unit_test(faults_are_parsed),

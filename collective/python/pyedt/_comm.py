@@ -97,6 +97,7 @@ SIGNATURES = {
     "shoal_step_assign": (c_int, [c_void_p, POINTER(StepHead), POINTER(c_uint32), c_uint32, POINTER(c_uint32)]),
     "shoal_step_part": (c_int, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "shoal_step_publish": (c_int, [c_void_p, POINTER(Minibatch)]),
+    "shoal_step_place": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_void_p)]),
     "shoal_step_keep": (c_int, [c_void_p]),
     "shoal_step_fuse": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32]),
     "shoal_step_update": (c_int, [c_void_p, c_uint64, c_void_p, c_uint32]),
@@ -302,6 +303,12 @@ class Communicator:
         code = self._lib.shoal_step_part(self._comm, v, samples, offset, elems, address)
         if code:
             self._check(code, "giving a part of mini-batch %d" % v)
+
+    def place(self, v, samples):
+        """The address where the caller puts the weighted gradient of v, before part() tells of its pieces."""
+        into = c_void_p()
+        self._check(self._lib.shoal_step_place(self._comm, v, samples, byref(into)), "asking for the place of mini-batch %d" % v)
+        return into.value
 
     def keep(self):
         """The gradients of the assigned step stay with the caller, who is alone in the epoch."""

@@ -9,7 +9,9 @@ F5. Only if each parameter gets its gradient once a mini-batch, which the first 
     again later, the mini-batch is computed anew in the first way, which stays.
 F4. Gradients are added in float32. A parameter of another type has a .grad of that type, copied there and back.
 F6. On a device, an engine that is alone in its epoch adds the gradients up there (_sums.py): none passes through the host. What
-    it has of a step is void once the step is assigned anew."""
+    it has of a step is void once the step is assigned anew.
+F7. With others, what an engine adds of a step there are the nodes of the tree that it has whole, and those go to libshoal's memory
+    (_stage.py): of a single mini-batch while backward runs, if each parameter has its gradient at once (F5)."""
 
 import copy
 import types
@@ -17,7 +19,7 @@ import types
 import numpy as np
 import torch
 
-from pyedt import _batches, _fuse, _optimizers, _sums, _update
+from pyedt import _batches, _fuse, _optimizers, _stage, _sums, _update
 
 
 def on_host(device):
@@ -53,6 +55,7 @@ class Gradients:
         self._hooked = bytearray(len(parameters))
         self._marked = {}  # parameter -> (touched, its gradient) at the step() of its optimizer, in fn_step_train
         self._marks = None  # optimizers that were stepped in this mini-batch; None: not within fn_step_train
+        self._twice = False  # F7: one came twice, so none goes while backward runs
         self._calls = bytearray(len(parameters))  # of each hook, in this mini-batch, at most 2
         self._learned = self._given = False  # F5
         self._part = None  # what takes a gradient in this mini-batch; None: it stays in .grad
@@ -61,7 +64,10 @@ class Gradients:
         self.update = _update.Update(optimizer, parameters, device)
         self._made = None  # while step() only follows what the update has made: the communicator
         self._on_host = on_host(device)
-        self._sums = None  # F6, of the step that is assigned
+        self._sums = None  # F6, of the step that is assigned; F7, of a node
+        self._kept = False  # F6
+        self._stage = None  # F7
+        self._sending = 0  # F7: the samples of the mini-batch whose gradients go while backward runs; 0: none do
         self._stolen = False  # the gradients of this mini-batch are those that backward made
         self._leaf = None  # they, until they are added
         index = {id(p): i for i, p in enumerate(parameters)}
@@ -122,6 +128,9 @@ class Gradients:
         def on_accumulated(parameter):
             touched[i] = 1
             calls[i] += calls[i] < 2
+            if self._sending:
+                self._send(i)
+                return
             if self._part is None:
                 return
             grad, parameter.grad = parameter.grad, None
@@ -172,20 +181,74 @@ class Gradients:
     def assigned(self, comm, parts, mine):
         """After assign of a train step (F6)."""
         self._sums = self._leaf = None
-        if not self._on_host and comm.size() == 1 and len(mine) == parts:
+        self._sending, self._kept = 0, not self._on_host and comm.size() == 1 and len(mine) == parts
+        if self._kept:
             comm.keep()
             self._sums = _sums.Sums(parts)
 
     def are_kept(self):
-        return self._sums is not None
+        return self._kept
+
+    def are_staged(self):
+        return not self._on_host and not self._kept
+
+    def begin_node(self, parts, first):
+        """F7: what is added next is the node that begins there."""
+        self._sums = _sums.Sums(parts, first)
+        if self._stage is None:
+            self._stage = _stage.Stage(self._device, self.elems)
+
+    def begin_sending(self, comm, v, samples):
+        """F7: the one mini-batch of a node, if it may be."""
+        if self._twice or not all(p.layout == torch.strided for p in self.parameters):
+            return
+        self._stage.begin(comm.place(v, samples))
+        self._sending = samples
+
+    def end_node(self, comm, v, samples):
+        """After the last mini-batch of a node, and its fuse(): all of it into its place."""
+        part = lambda offset, elems, address: comm.part(v, samples, offset, elems, address)  # noqa: E731
+        if self._sending:
+            self._sending = 0
+            self._stage.finish(part)
+        else:
+            self._stage.begin(comm.place(v, samples))
+            grads = self._sums.weighted()
+            for i in reversed(range(len(grads))):
+                self._stage.send(self._offsets[i], grads[i] if grads[i] is not None else self.parameters[i].numel())
+            self._stage.finish(part)
+        self._sums = None
+
+    def _send(self, i):
+        """Backward has the gradient of a parameter."""
+        if self._calls[i] == 1:
+            self._stage.send(self._offsets[i], self._stage.weighted(self.parameters[i].grad, self._sending))
+
+    def _sent_all(self, comm):
+        """After a backward whose gradients went; false: it must be computed anew, since one came twice."""
+        self._twice = max(self._calls, default=0) > 1
+        if self._twice:
+            self._sending = 0
+            self._stage.finish(None)
+            comm.part(0, 0, 0, 0, None)
+            return False
+        for i in range(len(self.parameters)):
+            if not self._calls[i]:
+                self._stage.send(self._offsets[i], self.parameters[i].numel())
+        for parameter in self.parameters:
+            parameter.grad = None
+        return True
 
     def begin(self, comm, v, samples):
         """Before a mini-batch of the step of our own (F5)."""
         self._stolen = self._sums is not None
         if self._stolen:
-            self.touched[:] = bytes(len(self.touched))
-            for parameter in self.parameters:
+            self.touched[:] = self._calls[:] = bytes(len(self.touched))
+            for i, parameter in enumerate(self.parameters):
                 parameter.grad = None
+                if self._sending and parameter.requires_grad and not self._hooked[i]:
+                    parameter.register_post_accumulate_grad_hook(self._hook(i))
+                    self._hooked[i] = 1
             return
         if not self._parted or not self._learned:
             self.zero()
@@ -198,16 +261,24 @@ class Gradients:
                 parameter.register_post_accumulate_grad_hook(self._hook(i))
                 self._hooked[i] = 1
 
+    def unbind(self):
+        """Before the buffers go away."""
+        if self._stage is not None:
+            self._stage.close()
+            self._stage = None
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def cancel(self):
         """After begin(): there is no backward."""
         part, self._part = self._part, None
         if part is not None:
             part(0, 0, None)
 
-    def came_twice(self):
+    def came_twice(self, comm=None):
         """After backward: whether the mini-batch must be computed anew, the first way."""
         if self._stolen:
-            return False
+            return bool(self._sending) and not self._sent_all(comm)
         part, self._part = self._part, None
         self._parted = self._parted and max(self._calls, default=0) < 2
         self._learned = True
@@ -224,6 +295,9 @@ class Gradients:
 
     def collect(self):
         """After backward: everything in the work buffer. Returns the touched bits, or None for all."""
+        if self._sending:
+            self._stolen = False
+            return self._touched_bits()
         if self._sums is not None:
             self._collect_leaf()
             return self._touched_bits()
@@ -262,8 +336,8 @@ class Gradients:
         self._stolen = False
 
     def add(self, v, count, samples):
-        """After collect(): into the sums of a step that is kept (F6)."""
-        if self._sums is not None:
+        """After collect(): into the sums (F6, F7)."""
+        if self._sums is not None and not self._sending:
             leaf, self._leaf = self._leaf, None
             self._sums.add(v, count, samples, leaf)
 
@@ -275,7 +349,7 @@ class Gradients:
     def step(self, comm):
         """optimizer.step() on the reduced gradient; returns how many parameters it updated."""
         touched = np.unpackbits(self._result_touched, bitorder="little", count=len(self.parameters))
-        if self._sums is not None:
+        if self._kept:
             return self._step_kept(touched.tolist())
         if touched.all() and self.update.prepare():
             self._step_made(comm)
@@ -291,7 +365,7 @@ class Gradients:
         return int(touched.sum())
 
     def _step_kept(self, touched):
-        sums, self._sums = self._sums.result(), None
+        sums, self._sums, self._kept = self._sums.result(), None, False
         for i, (parameter, grad, used) in enumerate(zip(self.parameters, sums, touched)):
             if used and i in self._sparse:
                 grad = grad.to_sparse(1)

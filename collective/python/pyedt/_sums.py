@@ -38,10 +38,11 @@ def apart(grads):
 
 
 class Sums:
-    """`parts` mini-batches, of which each comes once, v ascending. A gradient is a list of float32 tensors, or None where a
+    """`parts` mini-batches, or those of a node from `first` on, of which each comes once, v ascending. A gradient is a list of float32 tensors, or None where a
     parameter has none; it is ours from then on."""
 
-    def __init__(self, parts):
+    def __init__(self, parts, first=0):
+        self._first = first
         self._parts, self._nodes = parts, []  # (begin, end, gradient), ascending
         self._samples = 0
         self._unit = None  # S2: the samples of each so far; 0: the sums are weighted
@@ -58,7 +59,7 @@ class Sums:
         with torch.no_grad():
             if there and not self._unit:
                 torch._foreach_mul_(there, float(samples))
-            if there and v == 0:
+            if there and v == self._first:
                 torch._foreach_add_(there, 0.0)
             self._samples += samples
             self._nodes.append((v, v + count, grads))
@@ -83,6 +84,14 @@ class Sums:
             torch._foreach_add_([mine for mine, _ in both], [theirs for _, theirs in both])
         made = [theirs + 0.0 if mine is None and theirs is not None else mine for mine, theirs in zip(left, right)]
         self._nodes[-2:] = [(begin, end, made)]
+
+    def weighted(self):
+        """The sum itself, of all that was added, which is one node of the tree; once."""
+        if self._unit:
+            self._weigh()
+        (_, _, grads), = self._nodes
+        self._nodes = []
+        return grads
 
     def result(self):
         """The mean over all samples; once."""

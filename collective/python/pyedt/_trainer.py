@@ -160,8 +160,7 @@ class Trainer:
     def unbind(self):
         """Before the buffers go away."""
         self.keep_alone()
-        for parameter in self.gradients.parameters:
-            parameter.grad = None
+        self.gradients.unbind()
         self._loader.close()
 
     # ---- beginning ----
@@ -273,7 +272,7 @@ class Trainer:
         seed = self._step_seed(step.epoch, step.number, v)
         batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))
         values = self._train_on(batch, seed, v, len(handed))
-        if self._computation.own and self.gradients.came_twice():
+        if self._computation.own and self.gradients.came_twice(self.comm):
             values = self._train_on(batch, seed, v, len(handed))
         touched = self._collect(v, 1, len(handed))
         low, high = self.comm.sample_sums(self.job_seed, handed)
@@ -303,12 +302,42 @@ class Trainer:
     # ---- several mini-batches as one ----
 
     def groups(self, step, mine):
-        """Lists of mini-batches to be computed as one, where that was asked for and may be."""
+        """Lists of mini-batches to be computed as one, where that was asked for and may be; or whose gradients are added up on a
+        device before they go to the others'."""
+        if self._stages(step):
+            return _fuse.groups(mine, step.parts)
         if not self._fuse or step.kind != _schedule.TRAIN or not self._computation.own or self._computation.fused is False:
             return [[v] for v in mine]
         return _fuse.groups(mine, step.parts)
 
+    def _stages(self, step):
+        return self._keeps and step.kind == _schedule.TRAIN and self.gradients.are_staged() and not self._fuse
+
+    def _compute_node(self, step, group):
+        """Mini-batches that are a node of the step's tree: what goes to libshoal is their sum."""
+        tuples, total = [], 0
+        self.gradients.begin_node(step.parts, group[0])
+        for v in group:
+            seed = self._step_seed(step.epoch, step.number, v)
+            batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))
+            if len(group) == 1 and self._computation.own:
+                self.gradients.begin_sending(self.comm, v, len(handed))
+            values = self._train_on(batch, seed, v, len(handed))
+            if self._computation.own and self.gradients.came_twice(self.comm):
+                values = self._train_on(batch, seed, v, len(handed))
+            tuples.append((v, handed, values, self._collect(v, 1, len(handed))))
+            total += len(handed)
+        if len(group) > 1:
+            self.comm.fuse(group[0], len(group), total)
+        self.gradients.end_node(self.comm, group[0], total)
+        for v, handed, values, touched in reversed(tuples):
+            low, high = self.comm.sample_sums(self.job_seed, handed)
+            self.comm.publish(v, len(handed), low, high, values, touched)
+
     def compute_group(self, step, group):
+        if self._stages(step):
+            self._compute_node(step, group)
+            return
         if len(group) == 1 or not self._compute_fused(step, group):
             for v in group:
                 self.compute(step, v)
@@ -338,7 +367,7 @@ class Trainer:
             return None
         self.comm.fuse(v, len(counts), sum(counts))
         values = self._train_on(batch, seed, v, sum(counts), counts)
-        if values is not None and self.gradients.came_twice():
+        if values is not None and self.gradients.came_twice(self.comm):
             values = self._train_on(batch, seed, v, sum(counts), counts)
         if values is None:
             self.gradients.cancel()

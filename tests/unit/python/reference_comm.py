@@ -32,7 +32,8 @@ class ReferenceComm:
         self.shared, self._rank, self._size = shared or Shared(), rank, size
         self._ranges = ranges  # step, parts -> list of v for this rank
         self._script = None
-        self._events = self.kept = 0
+        self._events = self.kept = self.placed = 0
+        self._placed = None
         self.last = None
 
     def close(self):
@@ -122,6 +123,13 @@ class ReferenceComm:
     # ---- steps ----
 
     def part(self, v, samples, offset, elems, address):
+        if self._placed is not None:
+            assert not elems or address == self._placed.ctypes.data + 4 * offset
+            if elems:
+                self._work[offset:offset + elems] = self._placed[offset:offset + elems]
+            else:
+                self._placed = None
+            return
         if address is None or not elems:
             self._work[offset:offset + elems] = 0
             return
@@ -137,6 +145,12 @@ class ReferenceComm:
     def update_run(self, parts, count):
         reference_update.run(self._result, parts, count)
 
+    def place(self, v, samples):
+        """What is put there is weighted already."""
+        self._placed = np.full_like(self._work, np.nan)
+        self.placed += 1
+        return self._placed.ctypes.data
+
     def size(self):
         return self._size
 
@@ -151,7 +165,7 @@ class ReferenceComm:
 
     def assign(self, step):
         shared = self.shared
-        self._fused, self._kept = (0, 0, 0), False
+        self._fused, self._kept, self._placed = (0, 0, 0), False, None
         if shared.step is None or shared.step.number != step.number:
             shared.step, shared.parts, shared.leaves, shared.copy, shared.result = step, {}, {}, None, None
             shared.touched = np.zeros_like(self._touched)
@@ -170,9 +184,12 @@ class ReferenceComm:
         elif shared.step.kind == 0:
             first, count, total = self._fused
             if first < v < first + count:
-                shared.leaves[v] = self._work * np.float32(0)  # its gradient is in the first one's
+                shared.touched |= 0xFF if touched is None else touched
+                shared.leaves[v] = np.zeros_like(self._work)  # its gradient is in the first one's
                 return
-            shared.leaves[v] = np.float32(0) + self._work * np.float32(total if v == first and count > 1 else samples)
+            weight = 1 if self._placed is not None else total if v == first and count > 1 else samples
+            shared.leaves[v] = np.float32(0) + self._work * np.float32(weight)
+            self._placed = None
             shared.touched |= 0xFF if touched is None else touched
             if v == 0:
                 shared.copy = self._copy_work.copy()

@@ -133,6 +133,41 @@ def test_engines_that_come_and_go_change_no_bit_of_what_is_kept(device):
     assert bits(got[0][0]) == bits(wanted[0][0]) and numbers(got[1]) == numbers(wanted[1])
 
 
+class Again(nn.Module):
+    """A layer that backward comes to twice, each time with a gradient of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        inner = x.detach().requires_grad_()
+        with torch.enable_grad():
+            if self.training:
+                self.out(inner).pow(2).mean().backward()  # as reentrant checkpoints do
+        return self.out(x)
+
+
+STAGED = dict(KINDS, **{"a gradient that comes twice": lambda: make_parts(Again())})
+
+
+@pytest.mark.parametrize("engines", (2, 3, 8))
+@pytest.mark.parametrize("kind", STAGED)
+def test_engines_put_the_sums_of_their_devices_where_they_are_added_up(device, kind, engines):
+    names = ["loss", "accuracy"]
+
+    def make(comm):
+        torch.manual_seed(5)
+        return make_trainer(comm, STAGED[kind](), make_header(metric_names=names, test_names=names))
+
+    wanted = run_mesh(lambda s: 1, make)
+    device["on"] = True
+    got = run_mesh(lambda s: engines, make)
+    assert got[0][0].comm.kept == 0 and got[0][0].comm.placed >= 12
+    assert bits(got[0][0]) == bits(wanted[0][0]) and numbers(got[1]) == numbers(wanted[1])
+
+
 def test_a_step_that_is_assigned_anew_begins_from_nothing(device):
     wanted = run_mesh(lambda s: 1, until=3)
     device["on"] = True
