@@ -12,7 +12,7 @@
 #include "shoal/rand.h"
 
 #define SLOTS 24
-#define JOBS 8
+#define JOBS 20
 #define HOSTS 5
 
 struct scene {
@@ -281,6 +281,78 @@ static void test_services(void **state)
     check_rows(service_rows, sizeof(service_rows) / sizeof(service_rows[0]));
 }
 
+/* ---- Cards that services share ---- */
+
+static void add_share(struct scene *s, uint8_t name, uint8_t part, uint32_t room, uint64_t pack, uint32_t slots)
+{
+    struct shoal_allocate_host *host = &s->hosts[s->view.host_count];
+
+    add_host(s, name, SHOAL_ALLOCATE_SHARE, slots);
+    host->part = part;
+    host->room_mib = room;
+    host->pack = pack;
+}
+
+static void add_sharer(struct scene *s, uint32_t mib, uint64_t pack)
+{
+    struct shoal_allocate_job *job = &s->jobs[s->view.job_count];
+
+    add_job(s, 0, s->view.job_count, true, 1, 1);
+    job->service = true;
+    job->device = SHOAL_ALLOCATE_SHARE;
+    job->gpu_mib = mib;
+    job->pack = pack;
+}
+
+static void test_a_service_fills_the_card_of_its_pack_before_another(void **state)
+{
+    static struct scene s;
+    char why[SHOAL_JOB_REASON_BYTES];
+
+    (void)state;
+    memset(&s, 0, sizeof(s));
+    wire(&s);
+    add_host(&s, 9, SHOAL_JOB_DEVICE_GPU, 2); /* slots 0, 1: whole cards */
+    s.hosts[0].room_mib = 100;
+    add_share(&s, 9, 1, 30, 7, 2); /* 2, 3 */
+    add_share(&s, 9, 2, 60, 8, 2); /* 4, 5 */
+    add_sharer(&s, 30, 7);
+    add_sharer(&s, 31, 7);  /* too large for what is left of its pack's card */
+    add_sharer(&s, 60, 8);
+    add_sharer(&s, 101, 7); /* too large for any */
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+    assert_int_equal(s.after[2], 0);
+    assert_true(s.after[0] == 1 || s.after[1] == 1);
+    assert_int_equal(s.after[4], 2);
+    assert_int_equal(s.grants[3].count, 0);
+    shoal_allocate_explain(&s.view, &s.out, 3, why, sizeof(why));
+    assert_non_null(strstr(why, "needs 101 MiB of a GPU, and the largest of the mesh has 100 MiB"));
+    add_job(&s, 0, 9, true, 1, 1);
+    s.jobs[4].device = SHOAL_JOB_DEVICE_GPU; /* a job takes what is whole */
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+    assert_int_equal(s.grants[4].count, 1);
+    assert_true(s.after[0] + s.after[1] == 1 + 4);
+}
+
+/* More sizes than are told apart: the smallest have what they need, the others wait and say so. */
+static void test_parts_beyond_the_bound_wait(void **state)
+{
+    static struct scene s;
+    uint32_t given = 0;
+
+    (void)state;
+    memset(&s, 0, sizeof(s));
+    wire(&s);
+    add_host(&s, 9, SHOAL_JOB_DEVICE_GPU, SLOTS < 20 ? SLOTS : 20);
+    s.hosts[0].room_mib = 1000;
+    for (uint32_t i = 0; i < (JOBS < 20 ? JOBS : 20); i++)
+        add_sharer(&s, 900 - 10 * i, 7);
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+    for (uint32_t i = 0; i < s.view.job_count; i++)
+        given += s.grants[i].count;
+    assert_int_equal(given, s.view.job_count < SHOAL_ALLOCATE_PARTS_MAX ? s.view.job_count : SHOAL_ALLOCATE_PARTS_MAX);
+}
+
 /* ---- Random views ---- */
 
 static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each,
@@ -294,6 +366,12 @@ static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t host
         s->hosts[h].class_hash = (uint32_t)shoal_rand_below(rand, 3);
         s->hosts[h].serves = (uint32_t)shoal_rand_below(rand, SHOAL_SERVES_ALL + 1);
         s->hosts[h].usable = shoal_rand_below(rand, 8) != 0;
+        if (s->hosts[h].device == SHOAL_JOB_DEVICE_GPU)
+            s->hosts[h].room_mib = (uint32_t)shoal_rand_below(rand, 8);
+        if (s->hosts[h].device == SHOAL_JOB_DEVICE_GPU && shoal_rand_below(rand, 2) == 0) {
+            s->hosts[h].device = SHOAL_ALLOCATE_SHARE;
+            s->hosts[h].pack = 1 + shoal_rand_below(rand, 2);
+        }
     }
     for (uint32_t j = 0; j < jobs; j++) {
         uint32_t min = (uint32_t)shoal_rand_below(rand, 4) + 1;
@@ -308,6 +386,11 @@ static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t host
         s->jobs[j].device = (uint8_t)shoal_rand_below(rand, 3);
         s->jobs[j].class_hash = (uint32_t)shoal_rand_below(rand, 3);
         s->jobs[j].needs = (uint32_t)shoal_rand_below(rand, 3);
+        if (shoal_rand_below(rand, 3) == 0) {
+            s->jobs[j].device = SHOAL_ALLOCATE_SHARE;
+            s->jobs[j].gpu_mib = 1 + (uint32_t)shoal_rand_below(rand, 7);
+            s->jobs[j].pack = 1 + shoal_rand_below(rand, 2);
+        }
     }
     for (uint32_t i = 0; i < s->view.slot_count; i++)
         if (shoal_rand_below(rand, 2) == 0)
@@ -325,13 +408,22 @@ static uint32_t host_of(const struct scene *s, uint32_t slot)
     return 0;
 }
 
+static bool takes_device(const struct shoal_allocate_job *j, const struct shoal_allocate_host *host)
+{
+    bool shared = host->device == SHOAL_ALLOCATE_SHARE;
+
+    if (j->device == SHOAL_ALLOCATE_SHARE)
+        return host->room_mib >= j->gpu_mib && (shared ? host->pack == j->pack : host->device == SHOAL_JOB_DEVICE_GPU);
+    return !shared && (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device);
+}
+
 static bool fits(const struct scene *s, uint32_t job, uint32_t slot)
 {
     const struct shoal_allocate_host *host = &s->hosts[host_of(s, slot)];
     const struct shoal_allocate_job *j = &s->jobs[job];
 
     return host->usable && s->slots[slot] != SHOAL_ALLOCATE_OTHER &&
-           (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device) &&
+           takes_device(j, host) &&
            (j->class_hash == 0 || host->class_hash == 0 || j->class_hash == host->class_hash) &&
            (host->serves == 0 || (host->serves & j->needs) == j->needs);
 }
@@ -716,6 +808,8 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_service_fills_the_card_of_its_pack_before_another),
+        cmocka_unit_test(test_parts_beyond_the_bound_wait),
         cmocka_unit_test(test_table),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),
         cmocka_unit_test(test_services),    cmocka_unit_test(test_services_first),
         cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint), cmocka_unit_test(test_order),
