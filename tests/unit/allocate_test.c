@@ -681,7 +681,7 @@ static void test_order(void **state)
         uint32_t job_at[JOBS], host_at[HOSTS];
 
         shoal_rand_init(&rand, seed * 5 + 2);
-        random_scene(&s, &rand, 5, 8, 4, seed % 2 == 0);
+        random_scene(&s, &rand, 5, JOBS, 4, seed % 2 == 0);
         memset(&t, 0, sizeof(t));
         wire(&t);
         for (uint32_t i = 0; i < JOBS; i++)

@@ -1,4 +1,4 @@
-/* The document of a service: what it says of a canary, and whose eyes the values of environments are for. */
+/* The document of a service: what it says of a canary, whose eyes the values of environments are for, what of a GPU. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shoal/job_spec.h"
 #include "shoal/limits.h"
 #include "shoal/service_doc.h"
 
@@ -129,11 +130,67 @@ static void test_values_of_environments_are_hidden_unless_said(void **state)
     shoal_buf_deinit(&doc);
 }
 
+/* What a profile says of GPUs: device, MiB, a pack or none; NULL: it is refused. */
+static void test_what_a_profile_needs_of_a_gpu(void **state)
+{
+    static const char refused[] = "gpu_mem must be a whole number of MiB of a GPU";
+    static const struct {
+        const char *name, *gpu, *pack, *resources, *wrong;
+        uint8_t device;
+        uint32_t mib;
+    } rows[] = {
+        { "none", "no", "", "", NULL, SHOAL_JOB_DEVICE_AUTO, 0 },
+        { "none, whatever else is said", "no", "p", "gpu_mem=5", NULL, SHOAL_JOB_DEVICE_AUTO, 0 },
+        { "a whole one", "exclusive", "p", "gpu_mem=5", NULL, SHOAL_JOB_DEVICE_GPU, 0 },
+        { "a part, not said how large", "shared", "", "", NULL, SHOAL_JOB_DEVICE_GPU, SERVICE_DOC_GPU_MIB },
+        { "a part", "shared", "", "gpu_mem=5", NULL, SHOAL_JOB_DEVICE_GPU, 5 },
+        { "a part among others' words", "shared", "", "nvidia.com/mig-1g.5gb=1, gpu_mem=12345,x", NULL, SHOAL_JOB_DEVICE_GPU, 12345 },
+        { "a key that begins alike", "shared", "", "gpu_memory=7", NULL, SHOAL_JOB_DEVICE_GPU, SERVICE_DOC_GPU_MIB },
+        { "a unit", "shared", "", "gpu_mem=8GB", refused, 0, 0 },
+        { "nothing", "shared", "", "gpu_mem=0", refused, 0, 0 },
+        { "less than nothing", "shared", "", "gpu_mem=-5", refused, 0, 0 },
+        { "no number", "shared", "", "gpu_mem=", refused, 0, 0 },
+        { "no value", "shared", "", "gpu_mem", refused, 0, 0 },
+        { "too large for any", "shared", "", "gpu_mem=99999999999", refused, 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct shoal_buf doc = { 0 }, next = { 0 };
+        struct service_knobs knobs;
+        struct shoal_msg msg = { "" };
+        char profile[400], pack[200];
+        enum shoal_err err;
+
+        make(&doc);
+        (void)snprintf(profile, sizeof(profile),
+                       "{\"kernel\":{\"gpu\":\"%s\"},\"resource_allocation\":{\"kernel\":{\"gpu_pack_id\":\"%s\","
+                       "\"accelerator_resources\":\"%s\"}}}", rows[i].gpu, rows[i].pack, rows[i].resources);
+        err = service_doc_edit(shoal_buf_view(&doc),
+                               &(struct service_doc_edit){ .kind = SERVICE_DOC_PROFILE, .body = shoal_view_text(profile), .name = "echo" },
+                               &next, &msg);
+        if (rows[i].wrong != NULL && (err != SHOAL_ERR_INVALID || strstr(msg.text, rows[i].wrong) == NULL))
+            fail_msg("%s: %d \"%s\"", rows[i].name, (int)err, msg.text);
+        if (rows[i].wrong == NULL) {
+            assert_int_equal(err, SHOAL_OK);
+            service_doc_knobs(shoal_buf_view(&next), 1, &knobs);
+            if (knobs.need.device != rows[i].device || knobs.need.mib != rows[i].mib ||
+                (knobs.need.pack != 0) != (rows[i].mib != 0))
+                fail_msg("%s: device %u, %u MiB", rows[i].name, knobs.need.device, knobs.need.mib);
+            service_doc_pack(shoal_buf_view(&next), "echo", pack, sizeof(pack));
+            assert_string_equal(pack, rows[i].mib == 0 ? "" : "edi-echo");
+        }
+        shoal_buf_deinit(&doc);
+        shoal_buf_deinit(&next);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_canary_is_said_kept_and_ended),
         cmocka_unit_test(test_a_canary_that_makes_no_sense_is_none),
+        cmocka_unit_test(test_what_a_profile_needs_of_a_gpu),
         cmocka_unit_test(test_values_of_environments_are_hidden_unless_said),
     };
 
