@@ -96,7 +96,8 @@ def test_doctor_names_the_cards(gpu_mesh):
     said = subprocess.run([*host.within, str(OUT / "shoal"), "doctor", "--data", str(host.data), "--output", "json"],
                           capture_output=True, text=True).stdout
     rows = [row["text"] for row in json.loads(said)["checks"] if row["check"] == "GPU"]
-    assert rows == ["slot 0: NVIDIA Pretence 80GB, GPU-00000", "slot 1: NVIDIA Pretence 80GB, MIG-1-0"]
+    assert rows == ["slot 0: NVIDIA Pretence 80GB, GPU-00000", "slot 1: NVIDIA Pretence 80GB, MIG-1-0",
+                    "services may share each card, by the memory that their kernels declare: 8 at one time"]
 
 
 CUDA = """

@@ -17,6 +17,8 @@ KERNEL = """
 import json, os
 from redhareapi import Kernel
 
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # as public kernels do (A19)
+
 NAMES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SHOAL_GPU_MEM_MIB", "TASK12N_DEVICE_TYPE")
 
 def env():
@@ -73,7 +75,7 @@ class Gpus:
             self.well("PUT", "/model/%s/operation/start" % name)
 
     def profile(self, name, gpu, kernels=1, mem="", pack=""):
-        edit = {"kernel": {"gpu": gpu}, "policy": {"kernel_min": kernels, "kernel_max": kernels},
+        edit = {"kernel": {"gpu": gpu, "envs": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}, "policy": {"kernel_min": kernels, "kernel_max": kernels},
                 "resource_allocation": {"kernel": {"gpu_pack_id": pack, "accelerator_resources": mem}}}
         self.well("PUT", "/model/%s/appprofile" % name, edit)
 

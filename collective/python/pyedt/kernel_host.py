@@ -35,7 +35,9 @@ from pyedt._kernel_serve import Unusable
 CONNECT_S, STOP_S, TELL_S, HANG_S_MIN = 90.0, 30.0, 5.0, 1800.0
 VERSION = "2.3.7"
 WORK = "${REDHARE_TOP}/work"  # a profile's working_directory that nobody has changed
-KEPT = ("TASK_JOB_ID", "MSD_POD_NAME")  # what neither package nor profile may change; so is REDHARE_*
+# What neither package nor profile may change; so is REDHARE_*. Of the last two: where an agent has said which card it is.
+KEPT = ("TASK_JOB_ID", "MSD_POD_NAME")
+CARDS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 # ---- what the package and the profile say ----------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def environment_of(root, model, profile, given, runtime=None):
         name, value = pair.get("name"), pair.get("value")
         if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
             raise Unusable("an environment variable %r is no name and text" % (name,))
-        if not name.startswith(("REDHARE_", "SHOAL_")) and name not in KEPT:
+        if not name.startswith(("REDHARE_", "SHOAL_")) and name not in KEPT and not (name in CARDS and CARDS[0] in given):
             env[name] = _kernel_runtime.expand(value, env)
     return env
 
@@ -391,8 +393,17 @@ def make_server():
     return server, root, model
 
 
+class CardsKept(type(os.environ)):
+    """Kernels of WMLA name the card 0 themselves; theirs is not the host's first one. What names cards by numbers changes nothing."""
+
+    def __setitem__(self, name, value):
+        if name not in CARDS or name not in self or not str(value).replace(",", "").strip().isdigit():
+            super().__setitem__(name, value)
+
+
 def run_user_file(server, path):
     """The user's file as the main program."""
+    os.environ.__class__ = CardsKept
     import redhareapi  # noqa: F401  the package may bring a stand-in of this name, for laptops
 
     sys.path.insert(0, os.path.dirname(path))
