@@ -446,6 +446,13 @@ void agent_tree_stop(struct agent_job *job);
 void agent_tree_scan(struct agent *agent, struct agent_job *job);
 /* Nothing that was found here is still to be sent, or on its way. */
 bool agent_tree_quiet(const struct agent_job *job);
+bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node); /* the same of one host */
+/* agent_tree_wait.c. `done` is called when the job's files that other hosts have written are here, or 5 s are over; maybe
+ * before this returns. */
+void agent_tree_await(struct agent *agent, struct shoal_job_id id, void (*done)(void *arg), void *arg);
+/* That question of another host. */
+void agent_tree_settle(struct agent *agent, struct shoal_node_id from, struct shoal_job_id id,
+                       struct peer_question *question);
 void agent_tree_deleted(struct agent *agent, struct shoal_job_id id); /* no piece of its files is taken any more */
 /* The same, unless it was done a moment ago: tasks of an array end by the hundred. */
 void agent_tree_scan_some(struct agent *agent, struct agent_job *job);

@@ -783,6 +783,20 @@ bool agent_tree_quiet(const struct agent_job *job)
     return true;
 }
 
+bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node)
+{
+    struct tree *tree = job->tree;
+
+    if (tree == NULL)
+        return true;
+    if (tree->looking != NULL || tree->again)
+        return false;
+    for (size_t at = 0; at < tree->target_count; at++)
+        if (shoal_node_id_equal(tree->targets[at].node, node))
+            return !tree->targets[at].named || (!tree->targets[at].asking && due_next(tree, at) == NULL);
+    return false; /* it will be one with the next look */
+}
+
 void agent_tree_scan_some(struct agent *agent, struct agent_job *job)
 {
     if (job->tree == NULL || agent_now_ns() >= job->tree->scanned_ns + SCAN_SOME_MS * SHOAL_MS)

@@ -89,6 +89,18 @@ static bool is_deleted(const struct agent *agent, struct shoal_job_id id)
     return false;
 }
 
+/* It is no piece, but a question: agent_tree_wait.c */
+static void serve_settle(struct agent *agent, struct shoal_node_id from, struct shoal_reader *r,
+                         struct peer_question *question)
+{
+    struct shoal_job_id id = shoal_get_job_id(r);
+
+    if (shoal_reader_done(r))
+        agent_tree_settle(agent, from, id, question);
+    else
+        peer_answer(question, SHOAL_ERR_MALFORMED, "not the id of a job", (struct shoal_view){ 0 });
+}
+
 /* An agent of the version before says nothing of versions. */
 static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
@@ -100,6 +112,11 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     enum shoal_err err = SHOAL_ERR_MALFORMED;
 
     SHOAL_ASSERT(t != NULL);
+    if (kind == TREE_SETTLE) {
+        free(t);
+        serve_settle(agent, from, &r, question);
+        return;
+    }
     t->agent = agent;
     t->question = question;
     t->piece.versioned = (kind & TREE_VERSIONED) != 0;

@@ -219,6 +219,17 @@ static void restore_files(struct agent *agent, struct agent_job *job, struct sen
     agent_read_blob(agent, job->id, manifest, 4 * SHOAL_MIB, on_manifest, r);
 }
 
+/* What the engines wrote before one of them failed is here when the script hears of it. */
+static void on_files_here(void *arg)
+{
+    struct sending *sending = arg;
+    struct agent_job *job = NULL;
+
+    if (!sending->agent->stopping && agent_run_find(sending->agent, sending->worker_id, &job) != NULL)
+        feed_note(sending->agent, sending->worker_id, job, &sending->message);
+    free(sending);
+}
+
 void agent_worker_send(struct agent *agent, const struct shoal_host_order *order)
 {
     const struct shoal_worker_message *message = order->u.send.message;
@@ -233,6 +244,11 @@ void agent_worker_send(struct agent *agent, const struct shoal_host_order *order
     *sending = (struct sending){ .agent = agent, .worker_id = worker_id };
     memcpy(&sending->message, message, order->u.send.message_bytes);
     text = file_text(&sending->message);
+    if (message->kind == SHOAL_WORKER_TRAIN_STATE && message->train_state.state == SHOAL_TRAIN_FAILED &&
+        agent_run_find(agent, worker_id, &job) != NULL) {
+        agent_tree_await(agent, job->id, on_files_here, sending);
+        return;
+    }
     if (agent_run_find(agent, worker_id, &job) == NULL || text == NULL || strncmp(text, "blob:", 5) != 0 ||
         !shoal_hex_parse(text + 5, hash.bytes, sizeof(hash.bytes))) {
         if (job != NULL && message->kind == SHOAL_WORKER_TRAIN_STATE)

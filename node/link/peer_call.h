@@ -12,7 +12,8 @@ enum peer_method {
     PEER_GET_CHUNK,     /* hash -> bytes */
     PEER_PUT_CHUNK,     /* hash, bytes -> nothing, durable */
     PEER_HOLD,          /* job, blob -> nothing, durable */
-    PEER_PUSH_FILE,     /* a piece of a file of a job's result folder -> kept (what is here is not older), which */
+    PEER_PUSH_FILE,     /* a piece of a file of a job's result folder -> kept (what is here is not older), which; or a
+                         * job -> nothing, once all of its files are with the asker */
     PEER_LOG_READ,      /* job, kind, task, cursor, max -> cursor, ended, bytes */
     PEER_RECORDS,       /* job, step records -> call, step: everything up to here is held */
     PEER_LEDGER,        /* job -> JSON */

@@ -86,6 +86,50 @@ def test_a_killed_driver_leaves_no_bundle_behind(pair, tmp_path):
     pair.until(lambda: not bundle.exists(), 60, "no bundle of an ended job")
 
 
+RAISES = """
+import os
+import torch
+from callbacks import Callback
+from fabric_model import FabricModel
+
+def here():
+    return [ord(c) for c in os.environ["RESULT_DIR"]]  # no text: a text that names a folder is changed on its way
+
+class Writes(Callback):
+    def __init__(self):
+        super().__init__()
+        self.home = here()
+    def on_epoch_end(self, epoch, save_model=False):
+        if here() == self.home:
+            return
+        folder = os.path.join(os.environ["RESULT_DIR"], "model")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "written"), "wb") as out:
+            out.write(os.urandom(1 << 20) * 24)
+        raise ValueError("enough")
+
+def rows():
+    return torch.utils.data.TensorDataset(torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)), None
+
+model = torch.nn.Linear(2, 2)
+fabric = FabricModel(model, rows, torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters()), user_callback=Writes())
+try:
+    fabric.train(2, 2, 4)
+    raise SystemExit("it was to be stopped")
+except RuntimeError as error:
+    assert "enough" in str(error), error
+assert os.path.getsize(os.path.join(os.environ["RESULT_DIR"], "model", "written")) == 24 << 20
+"""
+
+
+def test_what_an_engine_wrote_before_it_failed_is_there_when_train_raises(pair, tmp_path):
+    """The engine that writes and fails is never on the host of the script."""
+    (tmp_path / "main.py").write_text(RAISES)
+    job = submit(pair, pair.hosts[0], tmp_path, "--workers", 3, framework="edtPyTorch")
+    facts = ended(pair, job, 120)
+    assert facts["state"] == "FINISHED", "%s\n%s" % (facts["detail"], log_of(pair, pair.hosts[0], job, "--which", "err")[-3000:])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_trains_to_the_same_bits_with_one_worker_and_with_three(outcomes, kind):
     assert not outcomes[1][kind].startswith("failed"), outcomes[1][kind]
