@@ -765,7 +765,7 @@ static void test_names_are_stable(void **state)
     assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
     names_of(shoal_view_of(bytes, len), names, sizeof(names));
     assert_string_equal(names,
-                        "app by cls cn cr de dev e el fw held hosts id k ld loss max met min ms pend rate st step sv t0 "
+                        "app by cls cn cr de dev e el fw gm gp held hosts id k ld loss max met min ms pend rate st step sv t0 "
                         "t1 t2 td term tf tk tn vn wmax wmin ");
 }
 

@@ -58,7 +58,7 @@ static const struct size_row tables[] = {
 
 static const struct size_row structs[] = {
     { "a parked group", 64 }, /* a hundred thousand of them are 8 MiB with their places */
-    { "a member of a mesh, as the control plane knows it", 400 }, /* with what it says of the mesh */
+    { "a member of a mesh, as the control plane knows it", 680 }, /* with what it says of the mesh, and of up to 16 cards */
     { "a group without its Raft and its job", 2560 },
     { "a request that is open", 520 },
     { "a worker, as its leader knows it", 2816 },
