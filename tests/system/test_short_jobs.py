@@ -152,6 +152,29 @@ def test_short_jobs_end_exactly_once_when_the_helper_or_the_agent_is_killed(new_
     check(mesh, jobs, ran)
 
 
+def test_a_job_runs_once_though_its_leader_speaks_before_its_runner(new_mesh, tmp_path):
+    """The agent is killed before its table was written, and leads the job itself: it knows of the worker by its log at once, and
+    by the runner a little later."""
+    mesh = new_mesh(("alpha",), slots=1)
+    host = mesh.hosts[0]
+    run = tmp_path / "run.sh"
+    run.write_text("echo ran >> %s/ran\nwhile [ ! -e %s/go ]; do sleep 0.05; done\n" % (tmp_path, tmp_path))
+    job = Submits(mesh, host).submit("/bin/sh", run)
+    mesh.until((tmp_path / "ran").exists, 60, "it runs")
+    runner, = host.runners()
+    host.kill()
+    (host.data / "slots.copy").unlink(missing_ok=True)
+    os.kill(runner, signal.SIGSTOP)
+    led = host.log.read_text().count("leads " + job)
+    host.start()
+    mesh.until(lambda: host.log.read_text().count("leads " + job) > led, 60, "it leads the job", pause=0.01)
+    mesh.until(lambda: host.get("/v1/jobs/" + job), 60, "it has heard of the job", pause=0.01)
+    os.kill(runner, signal.SIGCONT)
+    (tmp_path / "go").touch()
+    assert mesh.until(lambda: shown(mesh, job), 60, "it ends")["state"] == "FINISHED"
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
 def test_folders_that_a_silent_job_leaves_are_the_next_ones_and_are_as_new(new_mesh, tmp_path):
     """On one host, so that the next job is on the same; what any of them has written stays its own."""
     mesh = new_mesh(("alpha",), slots=1)
