@@ -2,14 +2,14 @@
 
     samples.py [--device cuda|cpu] [--seconds N] [--only NAME,NAME] [--out FOLDER] [--size gpt2|tiny]
 
-    alone    a plain loop, the same with deterministic kernels, FabricModel in this process, FabricModel as a job of one engine;
-             interleaved, each a process of its own (reference/data-plane B2)
+    alone    a plain loop that never waits for the device, FabricModel with one engine, the plain loop again: in one process (B2 of
+             reference/data-plane); then a plain loop that logs its loss at each step, the same with deterministic kernels, and FabricModel as
+             a job, each a process of its own
     shared   two processes on one card: DistributedDataParallel over gloo, and FabricModel as a job of two engines (B3)
     joins    a second engine takes parameters and optimizer state while the first one trains (B8)
 
 With a word more it is one of these processes: `samples.py run KIND SIZE BATCH STEPS` prints one line of JSON, and as the script of a job it is
-FabricModel. Times are those between steps at the host, without the first ones; the host of each loop waits for the device at
-least once a step. The exit status is the number of parts that failed; figures are told, not judged."""
+FabricModel. Times are those between steps at the host, without the first ones; the mean ends when the device is through. The exit status is the number of parts that failed; figures are told, not judged."""
 
 import argparse
 import json
@@ -115,9 +115,9 @@ def plain(kind, size, batch, steps):
     import torch
 
     device = device_of()
+    torch.use_deterministic_algorithms(kind == "deterministic", warn_only=True)
     if kind == "deterministic":
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False
     model = network(size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device == "cuda")
@@ -130,11 +130,29 @@ def plain(kind, size, batch, steps):
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        losses.append(loss.detach())
-        if step:
-            losses[-2].item()  # who logs the loss of the step before waits for it alone
+        losses.append(loss.item() if kind != "plain" else loss.detach())
         times.append(time.monotonic())
+        if step == WARM and kind == "plain":
+            finish(device)
+            times[-1] = time.monotonic()
+    finish(device)
+    times[-1] = time.monotonic()
+    losses[-1] = torch.as_tensor(losses[-1])
     say(kind, times, loss=round(losses[-1].item(), 4))
+
+
+def finish(device):
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def pair(size, batch, steps):
+    """Interleaved in one process, where the second and the fourth are FabricModel's."""
+    for turn in range(2):
+        plain("plain", size, batch, steps)
+        fabric("fabric", size, batch, steps, 1)
 
 
 def ddp_rank(rank, port, size, batch, steps):
@@ -208,7 +226,9 @@ def fabric(kind, size, batch, steps, virtual):
 
 def process(words):
     kind, size, batch, steps = words[0], words[1], int(words[2]), int(words[3])
-    if kind in ("plain", "deterministic"):
+    if kind == "pair":
+        pair(size, batch, steps)
+    elif kind in ("plain", "logs", "deterministic"):
         plain(kind, size, batch, steps)
     elif kind == "ddp":
         ddp(size, batch, steps)
@@ -238,7 +258,7 @@ class Parts:
 
     def one(self, kind, size, batch, steps, *more):
         env = dict(os.environ, SAMPLES_DEVICE=self.device, OMP_NUM_THREADS="1")
-        if kind == "fabric" and self.device == "cuda":
+        if kind == "pair" and self.device == "cuda":
             env.setdefault("CUDA_VISIBLE_DEVICES", "0")
         env["PYTHONPATH"] = os.pathsep.join([str(self.training.ROOT / "collective/python"), *(env.get("PYTHONPATH") or "").split(os.pathsep)])
         env["FABRIC_HOME"] = str(self.training.RELEASE / "fabric")
@@ -253,7 +273,7 @@ class Parts:
         found = figures(done.stdout)
         if done.returncode != 0 or not found:
             raise RuntimeError("%s: exit status %d: %s" % (kind, done.returncode, (done.stderr or done.stdout)[-1500:]))
-        return found[0]
+        return found if kind == "pair" else found[0]
 
     def grown(self):
         if self.mesh is None:
@@ -284,39 +304,34 @@ class Parts:
     # ---- parts ----
 
     def alone(self):
-        batch, steps = (16, 60) if self.device == "cuda" else (4, 60)
-        rounds = []
-        for turn in range(2):
-            row = [self.one("plain", self.size, batch, steps), self.one("fabric", self.size, batch, steps, 1)]
-            if turn == 0:
-                row.append(self.one("deterministic", self.size, batch, steps))
-            rounds.append(row)
-        found = figures(self.ended(self.job("job", self.size, batch, steps, 1, 1), 60))
-        rounds.append(found[:1])
-        table = [row for part in rounds for row in part]
+        batch, steps = (16, 50) if self.device == "cuda" else (4, 50)
+        table = list(self.one("pair", self.size, batch, steps))
+        for kind in ("logs", "deterministic", "job"):
+            if self.end - time.monotonic() < 25:
+                break
+            table += (figures(self.ended(self.job("job", self.size, batch, steps, 1, 1), 60))[:1] if kind == "job"
+                      else [self.one(kind, self.size, batch, steps)])
         for row in table:
             print("    " + json.dumps(row), flush=True)
-        best = {kind: min(row["median_ms"] for row in table if row["kind"] == kind) for kind in {row["kind"] for row in table}}
+        best = {kind: min(row["mean_ms"] for row in table if row["kind"] == kind) for kind in {row["kind"] for row in table}}
         return ", ".join("%s %.2f ms (%.3f of plain)" % (kind, best[kind], best[kind] / best["plain"])
-                         for kind in ("plain", "deterministic", "fabric", "job") if kind in best)
+                         for kind in ("plain", "fabric", "logs", "deterministic", "job") if kind in best)
 
     def shared(self):
-        batch, steps = (8, 30) if self.device == "cuda" else (4, 30)
+        batch, steps = (8, 20) if self.device == "cuda" else (4, 20)
         theirs = self.one("ddp", self.size, batch, steps)
         ours = figures(self.ended(self.job("shared", self.size, batch, steps, 2, 2), 60))
-        half = self.one("plain", self.size, batch, steps)
-        for row in [theirs, *ours, half]:
+        for row in [theirs, *ours]:
             print("    " + json.dumps(row), flush=True)
         if not ours:
             raise RuntimeError("no engine was there from the first steps on")
         mine = max(row["median_ms"] for row in ours)
-        return "gloo %.1f ms, ours %.1f ms of %d engines: %.2f times; one process alone %.1f ms" % (
-            theirs["median_ms"], mine, len(ours), theirs["median_ms"] / mine, half["median_ms"])
+        return "gloo %.1f ms, ours %.1f ms of %d engines: %.2f times" % (theirs["median_ms"], mine, len(ours), theirs["median_ms"] / mine)
 
     def joins(self):
         """The first engine alone, until a slot that a sleeper holds is free."""
         mesh = self.grown()
-        size, batch, steps = ("gpt2wide", 8, 160) if self.size == "gpt2" else (self.size, 4, 400)
+        size, batch, steps = ("gpt2wide", 8, 140) if self.size == "gpt2" else (self.size, 4, 400)
         sleeper, go = mesh.folder / "sleeper", mesh.folder / "go"
         sleeper.mkdir()
         (sleeper / "main.py").write_text("import os, time\nend = time.time() + 90\nwhile not os.path.exists(%r) and time.time() < end:\n    time.sleep(0.02)\n" % str(go))
@@ -344,7 +359,7 @@ class Parts:
             usual, worst, len(lines), [len(line) for line in lines])
 
 
-PARTS = ("alone", "shared", "joins")
+PARTS = ("shared", "joins", "alone")
 
 
 def main():

@@ -67,6 +67,7 @@ class Gradients:
         self._sums = None  # F6, of the step that is assigned; F7, of a node
         self._kept = False  # F6
         self._stage = None  # F7
+        self._forget = None  # F7: what takes back the place of the mini-batch that is sent
         self._sending = 0  # F7: the samples of the mini-batch whose gradients go while backward runs; 0: none do
         self._stolen = False  # the gradients of this mini-batch are those that backward made
         self._leaf = None  # they, until they are added
@@ -203,7 +204,7 @@ class Gradients:
         if self._twice or not all(p.layout == torch.strided for p in self.parameters):
             return
         self._stage.begin(comm.place(v, samples))
-        self._sending = samples
+        self._sending, self._forget = samples, lambda: comm.part(0, 0, 0, 0, None)
 
     def end_node(self, comm, v, samples):
         """After the last mini-batch of a node, and its fuse(): all of it into its place."""
@@ -224,13 +225,13 @@ class Gradients:
         if self._calls[i] == 1:
             self._stage.send(self._offsets[i], self._stage.weighted(self.parameters[i].grad, self._sending))
 
-    def _sent_all(self, comm):
+    def _sent_all(self):
         """After a backward whose gradients went; false: it must be computed anew, since one came twice."""
         self._twice = max(self._calls, default=0) > 1
         if self._twice:
             self._sending = 0
             self._stage.finish(None)
-            comm.part(0, 0, 0, 0, None)
+            self._forget()
             return False
         for i in range(len(self.parameters)):
             if not self._calls[i]:
@@ -275,10 +276,10 @@ class Gradients:
         if part is not None:
             part(0, 0, None)
 
-    def came_twice(self, comm=None):
+    def came_twice(self):
         """After backward: whether the mini-batch must be computed anew, the first way."""
         if self._stolen:
-            return bool(self._sending) and not self._sent_all(comm)
+            return bool(self._sending) and not self._sent_all()
         part, self._part = self._part, None
         self._parted = self._parted and max(self._calls, default=0) < 2
         self._learned = True

@@ -272,7 +272,7 @@ class Trainer:
         seed = self._step_seed(step.epoch, step.number, v)
         batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))
         values = self._train_on(batch, seed, v, len(handed))
-        if self._computation.own and self.gradients.came_twice(self.comm):
+        if self._computation.own and self.gradients.came_twice():
             values = self._train_on(batch, seed, v, len(handed))
         touched = self._collect(v, 1, len(handed))
         low, high = self.comm.sample_sums(self.job_seed, handed)
@@ -323,7 +323,7 @@ class Trainer:
             if len(group) == 1 and self._computation.own:
                 self.gradients.begin_sending(self.comm, v, len(handed))
             values = self._train_on(batch, seed, v, len(handed))
-            if self._computation.own and self.gradients.came_twice(self.comm):
+            if self._computation.own and self.gradients.came_twice():
                 values = self._train_on(batch, seed, v, len(handed))
             tuples.append((v, handed, values, self._collect(v, 1, len(handed))))
             total += len(handed)
@@ -367,7 +367,7 @@ class Trainer:
             return None
         self.comm.fuse(v, len(counts), sum(counts))
         values = self._train_on(batch, seed, v, sum(counts), counts)
-        if values is not None and self.gradients.came_twice(self.comm):
+        if values is not None and self.gradients.came_twice():
             values = self._train_on(batch, seed, v, sum(counts), counts)
         if values is None:
             self.gradients.cancel()

@@ -18,7 +18,7 @@ def leaves(parts, seed, shapes=((3, 5), (7,), (0,))):
         row = []
         for i, shape in enumerate(shapes):
             grad = torch.randn(shape, generator=generator) * 10.0 ** (v % 7 - 3)
-            grad[torch.rand(shape, generator=generator) < 0.3] = -0.0 if v % 2 else 0.0
+            grad[torch.rand(shape, generator=generator) < 0.3] = -0.0 if v % 3 != 1 else 0.0
             row.append(None if i == 1 and v % 3 == 1 else grad)
         made.append(row)
     return made
