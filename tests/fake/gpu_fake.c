@@ -100,8 +100,9 @@ int cuDriverGetVersion(int *version)
 int cuDeviceGetCount(int *count)
 {
     const char *want = getenv("GPU_FAKE_DEVICES");
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 
-    *count = want == NULL ? 1 : atoi(want);
+    *count = visible != NULL && *visible == '\0' ? 0 : want == NULL ? 1 : atoi(want);
     return 0;
 }
 
@@ -347,6 +348,7 @@ static void join_file(struct comm *comm, uint64_t name)
 
 int ncclCommInitRankConfig(struct comm **made, int ranks, struct id id, int rank, struct config *config)
 {
+    const char *one_rank = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     uint64_t name;
 
     MAY_FAIL("ncclCommInitRankConfig");
@@ -354,6 +356,8 @@ int ncclCommInitRankConfig(struct comm **made, int ranks, struct id id, int rank
     *made = new_comm(ranks, rank, config);
     (*made)->hangs = hangs("ncclCommInitRankConfig");
     join_file(*made, name);
+    if (ranks > 1 && one_rank != NULL && strcmp(one_rank, "0") == 0)
+        (*made)->failed = INVALID_USAGE; /* they share a card here */
     return IN_PROGRESS;
 }
 

@@ -1078,7 +1078,7 @@ static bool reference(struct agent *agent)
 
     (void)snprintf(log, sizeof(log), "%s/log", agent->dir);
     (void)snprintf(command, sizeof(command),
-                   "env -u SHOAL_FAULT -u CWORKER_BUG CWORKER_LOG=%s %s %s seed=%" PRIu64 " compute_us=0 ballast=0",
+                   "env -u SHOAL_FAULT -u CWORKER_BUG -u CWORKER_DEVICE CWORKER_LOG=%s %s %s seed=%" PRIu64 " compute_us=0 ballast=0",
                    log, agent->program, agent->options, agent->job_seed);
     file = popen(command, "r");
     if (file == NULL || fgets(line, sizeof(line), file) == NULL ||

@@ -5,9 +5,10 @@ are those of test_comm.py."""
 import os
 import re
 import subprocess
+import sys
 
 import pytest
-from conftest import OUT
+from conftest import OUT, ROOT
 from test_comm import CWORKER, HARNESS, SECONDS, scenarios
 
 NEW, OLD = OUT / "tests/fake/libgpu_fake.so", OUT / "tests/fake/libgpu_fake_old.so"
@@ -34,9 +35,9 @@ def alone(**named):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("scenario", ["ops_one_host", "ops_two_hosts", "random"])
-def test_the_same_steps_and_state_as_one_worker_alone(scenario):
-    assert play(scenario)[0]["operations"] > 0
+@pytest.mark.parametrize("scenario,how", [("ops_one_host", "operations"), ("ops_two_hosts", "staged"), ("random", "operations")])
+def test_the_same_steps_and_state_as_one_worker_alone_in_host_memory(scenario, how):
+    assert play(scenario)[0][how] > 0
 
 
 @pytest.mark.soak
@@ -49,6 +50,12 @@ def test_every_scenario(scenario):
 def test_a_communicator_is_taken_along(scenario, what):
     """Not in each run: where the epoch ends in the midst of a sum, or the newcomer is late, it is made anew."""
     assert any(play(scenario, seed=seed)[0][what] > 0 for seed in range(1, 21))
+
+
+def test_an_nccl_of_one_rank_a_card_is_done_without():
+    counts, said = play("three_workers", NCCL_MULTI_RANK_GPU_ENABLE="0")
+    assert counts["operations"] == 0 and counts["given_up"] == 3 and counts["staged"] > 0
+    assert "invalid usage (5); several ranks on one card need NCCL 2.30.3 or later and NCCL_MULTI_RANK_GPU_ENABLE=1" in said, said
 
 
 def test_an_older_nccl_makes_communicators_anew():
@@ -91,3 +98,11 @@ def test_without_nccl_sums_go_through_host_memory():
 def test_an_abort_that_does_not_end_is_left_alone():
     status, said = alone(GPU_FAKE_HANG="ncclCommAbort", SHOAL_NCCL_LIMIT_MS="100")
     assert status == 0, said
+
+
+def test_the_script_for_a_card_runs_here(tmp_path):
+    """tests/gpu/native.py, in the parts that need no card."""
+    words = [sys.executable, ROOT / "tests/gpu/native.py", "--bin", HARNESS.parent, "--nccl", NEW, "--logs", tmp_path, "alone", "probe", "one"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "SHOAL_CUDA": str(NEW)})
+    assert done.returncode == 0 and "native: 0 parts failed" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("\nok ") >= 4 and "not run: none" in done.stdout, done.stdout
