@@ -109,6 +109,26 @@ model = Mixed()
 FabricModel(model, rows, nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters(), lr=0.003)).train(1, {batch}, {virtual})
 """
 
+# In bfloat16 as long sequences: torch's own attention has a kernel of the same bits each time only if it may not merely warn.
+ATTENTION = COMMON + """
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.mix, self.out = nn.Linear(64, 64 * 256), nn.Linear(64, 192), nn.Linear(64, 10)
+    def forward(self, x):
+        if not getattr(self, "said", False):
+            self.said = True
+            print("FORWARD on %s, batch on %s, %d bytes of it, at %.3f" % (self.out.weight.device, x.device, 1, time.time()), flush=True)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            h = self.enter(x.flatten(1)).view(len(x), 256, 64)
+            q, k, v = (part.view(len(x), 256, 1, 64).transpose(1, 2) for part in self.mix(h).split(64, dim=2))
+            h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(h.transpose(1, 2).flatten(2).mean(dim=1)).float()
+
+model = Attends()
+FabricModel(model, rows, nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters(), lr=0.003)).train(1, {batch}, {virtual})
+"""
+
 SCALER = COMMON + """
 model = Net()
 
@@ -362,6 +382,14 @@ class Checks:
         if where is not None:
             raise Failed("two engines give other bits at %s" % where)
 
+    def attention(self):
+        """The same bits of attention in bfloat16, with one engine, once more, and with two."""
+        first = self.trained(self.run(ATTENTION))
+        for workers in (1, 2):
+            where = difference(self.trained(self.run(ATTENTION, workers)), first)
+            if where is not None:
+                raise Failed("%d engines give other bits at %s" % (workers, where))
+
     def scaler(self):
         """A GradScaler in a step of the script's own."""
         self.trained(self.run(SCALER))
@@ -445,7 +473,7 @@ class Checks:
                     out.write(text)
 
 
-CHECKS = ("basics", "two", "four", "kills", "again", "warm", "plain", "cuda_words", "autocast", "scaler", "loaders", "too_much", "fills")
+CHECKS = ("basics", "two", "four", "kills", "again", "warm", "plain", "cuda_words", "autocast", "attention", "scaler", "loaders", "too_much", "fills")
 
 
 def tensors(value):

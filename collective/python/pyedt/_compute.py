@@ -245,6 +245,8 @@ class Gradients:
         self._stolen = self._sums is not None
         if self._stolen:
             self.touched[:] = self._calls[:] = bytes(len(self.touched))
+            if self._sending:
+                self._stage.finish(None)  # of a backward that failed
             for i, parameter in enumerate(self.parameters):
                 parameter.grad = None
                 if self._sending and parameter.requires_grad and not self._hooked[i]:
@@ -596,6 +598,30 @@ class BatchIterator:
     def __iter__(self):
         for fetch in self._fetches:
             yield fetch()
+
+
+class Strict:
+    """Forward and backward on a device by kernels that give the same bits each time, or not at all: where torch may only warn, its
+    attention takes others. What has no such kernel is computed with a warning, from then on."""
+
+    def __init__(self):
+        self._relaxed = False
+
+    def run(self, function, *arguments):
+        if self._relaxed:
+            return function(*arguments)
+        was = torch._C._get_deterministic_algorithms(), torch._C._get_deterministic_algorithms_warn_only()
+        torch._C._set_deterministic_algorithms(True, warn_only=False)
+        try:
+            return function(*arguments)
+        except RuntimeError as error:
+            if "torch.use_deterministic_algorithms" not in str(error):
+                raise
+            self._relaxed = True
+            print("Warning: the bits of the result depend on chance: %s" % str(error).split(". ")[0], flush=True)
+        finally:
+            torch._C._set_deterministic_algorithms(was[0], warn_only=was[1])
+        return function(*arguments)
 
 
 class Ahead:

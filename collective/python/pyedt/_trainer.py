@@ -98,6 +98,7 @@ def drop_leftovers():
 
 
 class Trainer:
+    _strict = None  # about kernels of a device
     _keeps = False  # gradients on a device may stay there
     _update = None  # of the weights by libshoal; a framework that updates by itself has none
 
@@ -135,6 +136,7 @@ class Trainer:
         modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
         self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
         _compute.move(modules, device)  # after the loaders were forked: what a device has of this process is not theirs
+        self._strict = None if _compute.on_host(device) else _compute.Strict()
         self._order = _order.Order(self.job_seed, len(train_set), header["batch_size"])
         self.buffers = _compute.Buffers(modules, device)
         self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
@@ -376,6 +378,11 @@ class Trainer:
         return values
 
     def _train_on(self, batch, seed, v, samples, counts=None):
+        if self._strict is not None:
+            return self._strict.run(self._train_once, batch, seed, v, samples, counts)
+        return self._train_once(batch, seed, v, samples, counts)
+
+    def _train_once(self, batch, seed, v, samples, counts):
         self.buffers.restore()
         if self._computation.own:
             self.gradients.begin(self.comm, v, samples)

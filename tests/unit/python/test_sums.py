@@ -168,6 +168,39 @@ def test_engines_put_the_sums_of_their_devices_where_they_are_added_up(device, k
     assert bits(got[0][0]) == bits(wanted[0][0]) and numbers(got[1]) == numbers(wanted[1])
 
 
+class Chancy(nn.Module):
+    """Has a kernel with the same bits each time as long as torch may not only warn; from the fifth forward on it has none at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.seen = nn.Linear(6, 2), []
+
+    def forward(self, x):
+        strict = not torch.is_deterministic_algorithms_warn_only_enabled() and torch.are_deterministic_algorithms_enabled()
+        if self.training:
+            self.seen.append(strict)
+            if len(self.seen) >= 5 and strict:
+                raise RuntimeError("chancy does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'. You can")
+        return self.out(x)
+
+
+@pytest.mark.parametrize("engines", (1, 8))
+def test_kernels_of_a_device_give_the_same_bits_or_it_is_said_once_that_they_do_not(device, engines, capsys):
+    device["on"] = True
+    made = []
+
+    def make(comm):
+        made.append(Chancy())
+        return make_trainer(comm, make_parts(made[-1]))
+
+    trainers, _, _ = run_mesh(lambda s: engines, make, until=6)
+    assert trainers[0].applied == 6 and not torch.are_deterministic_algorithms_enabled()
+    seen = made[0].seen
+    assert seen[:5] == [True] * 5 and not any(seen[5:]) and len(seen) > 5
+    said = capsys.readouterr().out
+    assert said.count("Warning: the bits of the result depend on chance: chancy does not have a deterministic implementation") == engines
+
+
 def test_a_step_that_is_assigned_anew_begins_from_nothing(device):
     wanted = run_mesh(lambda s: 1, until=3)
     device["on"] = True
