@@ -76,6 +76,19 @@ static void stream_rest(void *stream)
         sched_yield();
 }
 
+static void mistake(const char *what)
+{
+    (void)fprintf(stderr, "gpu_fake: %s\n", what);
+    abort();
+}
+
+/* libshoal copies when what it was asked for before is over: an operation under way here was taken for over. */
+static void stream_idle(void *stream)
+{
+    if (stream != NULL && atomic_load(&stream_of(stream)->pending) > 0)
+        mistake("a copy while an operation runs");
+}
+
 static void *plain(uint64_t address)
 {
     if (!(address & DEVICE_BIT)) {
@@ -167,7 +180,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stre
     MAY_FAIL("cuMemcpyHtoDAsync_v2");
     if (!has_context)
         return 201;
-    stream_rest(stream);
+    stream_idle(stream);
     memcpy(plain(to), from, bytes);
     return 0;
 }
@@ -177,7 +190,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
     MAY_FAIL("cuMemcpyDtoHAsync_v2");
     if (!has_context)
         return 201;
-    stream_rest(stream);
+    stream_idle(stream);
     memcpy(to, plain(from), bytes);
     return 0;
 }
@@ -266,12 +279,6 @@ struct config {
     uint32_t version;
     int blocking;
 };
-
-static void mistake(const char *what)
-{
-    (void)fprintf(stderr, "gpu_fake: %s\n", what);
-    abort();
-}
 
 static int make_file(void)
 {
