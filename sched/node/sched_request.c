@@ -10,7 +10,8 @@
  *     (TIMEOUT). Stop, delete and reads may be repeated.
  * R3. "Unknown" only when every live node that could know has said so.
  * R4. And only by a node that could know: one that has not just started, that hears a majority of the mesh group and of
- *     the hosts that it knows, and the host that is named in the id, unless that has left or was removed. Else: 503.
+ *     the hosts that it knows, those of its earlier lives too, and the host that is named in the id, unless that has left
+ *     or was removed. Else: 503.
  * R5. A change that another host passes on counts as its user's own: the token goes with it, and the host that acts looks
  *     at it itself, and at what that user may do. What a host of the version before passes on has none: it is taken until
  *     the rules bind (L4 of sched_seal.c). */

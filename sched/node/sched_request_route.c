@@ -15,6 +15,7 @@
 static const struct shoal_view nothing;
 static const struct shoal_node_id nobody;
 
+#define MAJORITY_OF_GUARDIANS 2u      /* of three: what was acknowledged is with so many, and may be with no others */
 #define JUST_STARTED_NS (3 * SHOAL_S) /* gossip has told of all hosts by then, and they of their jobs */
 
 /* ---- Where to ---- */
@@ -136,12 +137,32 @@ const char *sched_request_cut_off(const struct shoal_sched *s)
     return 2 * heard <= guardians && guardians > 0 ? "it hears less than a majority of the mesh group" : NULL;
 }
 
+/* Hosts of an earlier life of which nobody has told in this one, so that nobody who is up can have heard what they guard:
+ * all of those were started later. They are waited for as long as others wait for one that is silent. */
+static uint32_t unheard_peers(const struct shoal_sched *s, struct shoal_node_id *one)
+{
+    uint32_t count = 0;
+
+    SHOAL_ASSERT(s->options.peer_count <= SHOAL_SCHED_PEERS_MAX);
+    for (uint32_t i = 0; i < s->options.peer_count && s->now < s->options.start_ns + s->options.lost_ns; i++) {
+        struct shoal_node_id id = s->options.peers[i];
+
+        if (sched_is_self(s, id) || sched_node_find(s, id) != NULL || has_left(s, id))
+            continue;
+        *one = id;
+        count++;
+    }
+    return count;
+}
+
 /* R4. NULL: what nobody here knows of is not there; else why this node cannot tell. `away`: whom it would have to ask, as
  * far as others have told, and as this node knows. */
 static const char *why_unsure(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id *away)
 {
     const char *cut_off = sched_request_cut_off(s);
-    size_t known = 0, live = 0;
+    struct shoal_node_id unheard = nobody;
+    const uint32_t unheard_count = unheard_peers(s, &unheard);
+    size_t known = unheard_count, live = 0;
 
     if (is_alone(s))
         return NULL;
@@ -167,6 +188,10 @@ static const char *why_unsure(const struct shoal_sched *s, struct shoal_job_id j
         return cut_off;
     if (2 * (live + 1) <= known + 1 || live == 0)
         return "it hears less than a majority of the hosts that it knows";
+    if (unheard_count >= MAJORITY_OF_GUARDIANS) {
+        *away = shoal_node_id_is_zero(*away) ? unheard : *away;
+        return "hosts that may guard it have not been heard since this one started (remove those that are lost)";
+    }
     return shoal_node_id_is_zero(*away) ? NULL : "the host at which it was submitted is away";
 }
 

@@ -184,6 +184,7 @@ struct net {
     unsigned blobs_fail; /* bit i: node i cannot fetch any */
     uint64_t frames;
     bool gossip_is_silent; /* no record reaches another node */
+    bool dead_are_untold;  /* who starts is not told of those that are down: it has them from its life before */
 };
 
 /* ---- Toy cryptography: stable, and wrong keys do not verify ---- */
@@ -1041,6 +1042,9 @@ static void net_start(struct net *net, unsigned at)
     node->row_count = 0;
     node->flush_end_ns = net->now;
     node->next_end_ns = net->now;
+    for (unsigned i = 0; i < net->count && net->dead_are_untold; i++)
+        if (i != at && net->nodes[i].member)
+            options.peers[options.peer_count++] = net->nodes[i].id;
     options.incarnation = node->incarnation;
     memcpy(options.public_key, node->key, sizeof(options.public_key));
     memcpy(options.domain, node->domain, sizeof(node->domain));
@@ -1051,7 +1055,7 @@ static void net_start(struct net *net, unsigned at)
     net_restore(net, at);
     node->restored = true;
     for (unsigned i = 0; i < net->count && node->member; i++) {
-        if (net->nodes[i].member)
+        if (net->nodes[i].member && (net->nodes[i].up || !net->dead_are_untold))
             net_tell_node(net, at, i, net->nodes[i].up ? SHOAL_SCHED_NODE_ALIVE : SHOAL_SCHED_NODE_DEAD);
     }
     if (node->member) {

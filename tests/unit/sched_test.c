@@ -423,6 +423,42 @@ static void test_unknown_needs_one_that_can_know(void **state)
     net_destroy(net);
 }
 
+/* R4: all hosts were without power, and of those that are there again none has heard of the two that guard the job with
+ * one whose disk lost it. A majority of the hosts is not enough to say "unknown": each knows those two from its life before. */
+static void test_unknown_needs_the_hosts_of_before(void **state)
+{
+    struct net *net = net_create(27, 5, true);
+    struct shoal_job_id job = submit(net, 0, 1), unknown = job;
+    unsigned set, outside = 0, guards = 1;
+
+    (void)state;
+    unknown.bytes[0] ^= 1;
+    net->gossip_is_silent = net->dead_are_untold = true;
+    set = guardian_set(net, job);
+    while (set & 1u << outside)
+        outside++;
+    while (!(set & 1u << guards))
+        guards++;
+    net_run(net, 5 * NET_S);
+    for (unsigned i = 0; i < 5; i++)
+        net_crash(net, i);
+    net->summary_count = 0;
+    net->nodes[0].disk_count = 0;
+    for (unsigned i = 0; i < 5; i++)
+        if (i == 0 || !(set & 1u << i))
+            net_start(net, i);
+    net_run(net, 5 * NET_S);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, job)->err, SHOAL_ERR_UNREACHABLE);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_UNREACHABLE);
+    net_run(net, 600 * NET_S); /* nobody waits for them any longer */
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_NOT_FOUND);
+    net_start(net, guards);
+    net_run(net, 5 * NET_S);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_NOT_FOUND);
+    assert_int_not_equal(ask(net, outside, SHOAL_SCHED_GET, job)->err, SHOAL_ERR_NOT_FOUND);
+    net_destroy(net);
+}
+
 static void test_a_deleted_job_stays_deleted(void **state)
 {
     struct net *net = net_create(9, 3, true);
@@ -1282,6 +1318,7 @@ int main(void)
         cmocka_unit_test(test_stop_and_delete),
         cmocka_unit_test(test_unknown_needs_everybody),
         cmocka_unit_test(test_unknown_needs_one_that_can_know),
+        cmocka_unit_test(test_unknown_needs_the_hosts_of_before),
         cmocka_unit_test(test_a_deleted_job_stays_deleted),
         cmocka_unit_test(test_restart_keeps_what_was_acknowledged),
         cmocka_unit_test(test_the_mesh_grows_as_nodes_join),
