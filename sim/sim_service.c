@@ -877,10 +877,10 @@ bool sim_services_done(struct sim *sim, char *why, size_t cap)
         const struct sim_request *asked = &sim->requests[service->stop_request];
         bool unknown = service->stop_request != 0 && asked->answered && asked->err == SHOAL_ERR_NOT_FOUND;
 
-        if (!service->service || !service->known || service->stop_told_ns != 0 || service->delete_asked)
+        if (!service->service || !service->known || service->stop_told_ns != 0 || service->deleted)
             continue;
-        if (unknown && !service->acknowledged)
-            continue; /* its founding was refused after all */
+        if (unknown && (!service->acknowledged || service->delete_asked))
+            continue; /* its founding was refused after all, or a deletion that nobody answered for was done */
         done = false;
         (void)snprintf(why, cap, "service %u is not stopped", job + 1);
         if (service->stop_request == 0 || asked->answered || asked->life != sim->hosts[asked->host].life)
