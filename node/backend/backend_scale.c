@@ -109,7 +109,7 @@ static uint32_t floor_of(const struct scale_state *state)
 /* With it goes what the kernels need of a card: no kernel of the document of that revision is placed before. */
 static void tell_floor(struct scale_state *state, uint32_t count, uint8_t canary)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FLOOR, .u.floor = { state->job, count, canary, state->revision } };
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FLOOR, .u.floor = { .job = state->job, .count = count, .canary = canary, .revision = state->revision } };
     uint64_t now = agent_now_ns();
 
     if (state->floor_ns != 0 && now < state->floor_ns + FLOOR_NS && state->floor_told == event.u.floor.count &&

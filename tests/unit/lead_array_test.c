@@ -321,10 +321,10 @@ static void test_a_service_yields(void **state)
     assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
     shoal_lead_demand(w.lead, &min, &max);
     assert_int_equal(min * 100 + max, 606); /* nobody has said how many it has at least: it gives none away */
-    w_lead(&w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_FLOOR, .u.floor = { 2, 0 } });
+    w_lead(&w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_FLOOR, .u.floor = { .count = 2 } });
     shoal_lead_demand(w.lead, &min, &max);
     assert_int_equal(min * 100 + max, 206);
-    w_lead(&w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_FLOOR, .u.floor = { 0, 0 } });
+    w_lead(&w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_FLOOR, .u.floor = { .count = 0 } });
     shoal_lead_demand(w.lead, &min, &max);
     assert_int_equal(min * 100 + max, 106); /* its first replica answers what is held */
     w_deinit(&w);

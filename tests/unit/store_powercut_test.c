@@ -257,7 +257,7 @@ static void open_store(struct fixture *f, const char *dir)
                                            .dir = dir,
                                            .map_bytes = 64 * SHOAL_MIB,
                                            .prefill_bytes = SHOAL_MIB,
-                                           .replay = { f, on_group, on_snapshot, on_entry } };
+                                           .replay = { .arg = f, .on_group = on_group, .on_snapshot = on_snapshot, .on_entry = on_entry } };
 
     memset(f->exists, 0, sizeof(f->exists));
     memset(f->got_last, 0, sizeof(f->got_last));

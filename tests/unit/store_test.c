@@ -788,7 +788,7 @@ static void a_store_of_another_version_is_refused(void **state)
         size_t at;
         uint8_t flip;
         const char *want;
-    } cases[] = { { 1, 2 ^ 1, "a store of version 1" }, { 2, 2 ^ 9, "reads 2 to 2" } };
+    } cases[] = { { 1, 0x2 ^ 0x1, "a store of version 1" }, { 2, 0x2 ^ 0x9, "reads 2 to 2" } };
     struct fixture *f = *state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
