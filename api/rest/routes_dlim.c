@@ -134,7 +134,7 @@ bool routes_model_enabled(const struct shoal_service_info *info)
     struct service_knobs knobs;
 
     service_doc_knobs(info->document, info->replicas, &knobs);
-    return knobs.started || info->placed > 0;
+    return knobs.started || info->placed > 0 || service_doc_stops(&knobs, (uint64_t)time(NULL));
 }
 
 bool routes_model_is_own(const struct http_request *request, const struct shoal_service_info *info)

@@ -581,10 +581,13 @@ static enum shoal_err edit_readme(json_t *doc, const json_t *body, struct shoal_
 
 static void edit_started(json_t *doc, bool started, uint64_t now_s)
 {
-    if (!started)
-        (void)json_object_set_new(doc, "started_at", json_integer(0));
-    else if (int_at(doc, "started_at", 0) == 0)
-        (void)json_object_set_new(doc, "started_at", json_integer((json_int_t)now_s));
+    if (started == (int_at(doc, "started_at", 0) > 0))
+        return;
+    (void)json_object_set_new(doc, "started_at", json_integer(started ? (json_int_t)now_s : 0));
+    if (started)
+        (void)json_object_del(doc, "stopped_at");
+    else
+        (void)json_object_set_new(doc, "stopped_at", json_integer((json_int_t)now_s));
 }
 
 static void edit_canary(json_t *doc, const struct service_doc_edit *edit)
@@ -824,6 +827,7 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
                                      .timeout_s = 60 };
     if (profile != NULL) {
         knobs->started = int_at(doc, "started_at", 0) > 0;
+        knobs->stopped_s = knobs->started ? 0 : (uint64_t)int_at(doc, "stopped_at", 0);
         knobs->kernels_min = bounded(copies * int_at(profile, "policy.kernel_min", 1));
         knobs->kernels_max = max < 0 ? SHOAL_SERVICE_REPLICAS_MAX : bounded(copies * max);
         knobs->batch = (uint32_t)int_at(profile, "policy.task_batch_size", 1);
@@ -837,6 +841,12 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
         knobs->timeout_s = timeout < 0 || timeout > TIMEOUT_S_MAX ? TIMEOUT_S_MAX : (uint32_t)timeout;
     }
     json_decref(doc);
+}
+
+bool service_doc_stops(const struct service_knobs *knobs, uint64_t now_s)
+{
+    return !knobs->started && knobs->stopped_s > 0 && now_s >= knobs->stopped_s &&
+           now_s - knobs->stopped_s < SERVICE_DOC_STOP_SECONDS;
 }
 
 bool service_doc_runtime_is_ours(const char *name)

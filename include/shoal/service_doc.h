@@ -4,6 +4,7 @@
  *       "profile": how it is run and scaled (WMLA's appprofile, schema 1.2), whole, defaults written out
  *       "readme":  text
  *       "started_at": seconds since 1970; 0: it is stopped      "updated_at": of the newest edit
+ *       "stopped_at": seconds since 1970 when it was stopped, while it is; an older agent leaves it out
  *       "canary":  {"part": ..., "at": ...} as in struct service_knobs; an older agent keeps it and does nothing by it }
  *
  * D1. A profile holds what its table of rows allows, or it is refused with the path of what is wrong, and nothing changes.
@@ -23,6 +24,7 @@
 /* What the profile says of scaling, over all replicas of the service. */
 struct service_knobs {
     bool started;
+    uint64_t stopped_s; /* since 1970, when it was stopped; 0: it has not been since it was deployed, or is not */
     uint32_t kernels_min, kernels_max; /* 0 to SHOAL_SERVICE_REPLICAS_MAX */
     uint32_t batch;
     uint32_t interval_s, release_s;
@@ -106,5 +108,9 @@ void service_doc_pack(struct shoal_view doc, const char *name, char *pack, size_
 #define SERVICE_DOC_GPU_MIB 4096u
 /* Of an empty or broken document: a fixed number of replicas is all there is, `started` says whether there are any. */
 void service_doc_knobs(struct shoal_view doc, uint32_t replicas, struct service_knobs *knobs);
+/* A model that is stopped is shown as started for one to two seconds, whatever its kernels do: what a script asks right after it
+ * has stopped it is refused on a fast mesh as on a slow one (acceptance A8). Of a clock that is behind the stop it is not. */
+#define SERVICE_DOC_STOP_SECONDS 2u
+bool service_doc_stops(const struct service_knobs *knobs, uint64_t now_s);
 
 #endif

@@ -1,5 +1,5 @@
-"""The acceptance scenarios of WMLA's inference contract (its section 10), as far as other files do not have them: A5 and A8 are in test_dlim.py,
-A17 in test_edimodels.py, A21 in unit/python/test_kernel_host.py, A23 in test_services.py and test_service_bad_input.py, A24 in
+"""The acceptance scenarios of WMLA's inference contract (its section 10), as far as other files do not have them: A8 and A9 are in
+test_dlim_notebooks.py, A5 in test_dlim.py, A17 in test_edimodels.py, A21 in unit/python/test_kernel_host.py, A23 in test_services.py and test_service_bad_input.py, A24 in
 test_services.py. The clients are WMLA's own from the package index and what users wrote around them; the kernels have the
 shapes of the published ones."""
 

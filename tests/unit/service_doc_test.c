@@ -26,7 +26,7 @@ static void edit(struct shoal_buf *doc, struct service_doc_edit change)
     struct shoal_msg msg;
 
     change.name = "echo";
-    change.now_s = 200;
+    change.now_s = change.now_s > 0 ? change.now_s : 200;
     assert_int_equal(service_doc_edit(shoal_buf_view(doc), &change, &next, &msg), SHOAL_OK);
     shoal_buf_deinit(doc);
     *doc = next;
@@ -185,12 +185,38 @@ static void test_what_a_profile_needs_of_a_gpu(void **state)
     }
 }
 
+static bool stops(const struct shoal_buf *doc, uint64_t now_s)
+{
+    struct service_knobs knobs;
+
+    service_doc_knobs(shoal_buf_view(doc), 0, &knobs);
+    return service_doc_stops(&knobs, now_s);
+}
+
+static void test_a_stop_is_seen_for_a_second_at_least(void **state)
+{
+    struct shoal_buf doc = { 0 };
+
+    (void)state;
+    make(&doc);
+    assert_false(stops(&doc, 1000));
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_STOP, .now_s = 2000 });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_STOP, .now_s = 2001 }); /* once more: it is stopped */
+    assert_true(stops(&doc, 2000) && stops(&doc, 2001));
+    assert_false(stops(&doc, 2002));
+    assert_false(stops(&doc, 1999)); /* of a host whose clock is behind: it does not wait for it */
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_START, .now_s = 2001 });
+    assert_false(stops(&doc, 2001) || holds(&doc, "stopped_at"));
+    shoal_buf_deinit(&doc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_canary_is_said_kept_and_ended),
         cmocka_unit_test(test_a_canary_that_makes_no_sense_is_none),
         cmocka_unit_test(test_what_a_profile_needs_of_a_gpu),
+        cmocka_unit_test(test_a_stop_is_seen_for_a_second_at_least),
         cmocka_unit_test(test_values_of_environments_are_hidden_unless_said),
     };
 
