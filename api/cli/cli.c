@@ -34,7 +34,7 @@ static const struct cli_option global_options[] = {
 
 /* ---- small things ---- */
 
-/* What fails is said in the form that --output asks for, also where the words could not be parsed to their end. */
+/* An error is printed in the form that --output asks for, even if the command line could not be parsed to its end. */
 static bool fails_in_json;
 
 static void fail_in_json(int code, const char *text)

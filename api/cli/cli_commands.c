@@ -1,4 +1,4 @@
-/* What the command line can do: every command, with its options and the function that runs it. */
+/* This table lists every command of the command line, with its options and the function that runs it. */
 #include "cli_internal.h"
 
 #include "shoal/banned.h"

@@ -186,7 +186,7 @@ int cli_job_run(struct cli *cli);
 int cli_job_list(struct cli *cli);
 int cli_job_show(struct cli *cli);
 int cli_job_logs(struct cli *cli);
-/* What a job that was just submitted prints, until it has ended. */
+/* Prints the output of a job that was just submitted, until the job has ended. */
 int cli_follow(struct cli *cli, const char *id);
 int cli_job_stop(struct cli *cli);
 int cli_job_result(struct cli *cli);

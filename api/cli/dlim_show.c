@@ -1,4 +1,4 @@
-/* What dlim prints of models, their instances and profiles: labels, tabs and columns as scripts compare them. */
+/* dlim prints models, their instances and profiles here: labels, tabs and columns stay as scripts compare them. */
 #include "dlim.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* What makes canonical bundles and what reads them share: one file's row, its part of the hash, whole reads and writes. */
+/* The writer and the reader of canonical bundles share this: one file's row, its part of the hash, whole reads and writes. */
 #ifndef API_BUNDLE_FILE_SODIUM_H
 #define API_BUNDLE_FILE_SODIUM_H
 

@@ -157,7 +157,7 @@ static bool read_user(struct http_request *request, struct shoal_job_filter *fil
     return true;
 }
 
-/* What a token is good for: everything that decides which rows stand in the list, and their order. */
+/* A token is bound to everything that decides which rows stand in the list, and their order. */
 static struct shoal_view filter_text(struct http_request *request, const struct shoal_job_filter *filter, char *text)
 {
     int len = snprintf(text, FILTER_TEXT_BYTES, "%.63s|%.63s|%.300s|%d|%d%d|%" PRIu64 "|%" PRIu64 "|",

@@ -1,4 +1,4 @@
-/* What a model's package must hold. See package_check.h. */
+/* This file checks the contents of a model's package. See package_check.h. */
 #include "package_check.h"
 
 #include <errno.h>
@@ -186,7 +186,7 @@ static const struct package_entry *file_at(const struct package_entry *entries, 
     return NULL;
 }
 
-/* What a kernel host loads without code; the same list is in pyedt/_kernel_files.py. */
+/* A kernel host loads these without code; the same list is in pyedt/_kernel_files.py. */
 static const char *const model_kinds[] = { ".h5", ".hdf5",   ".joblib", ".json", ".keras", ".onnx", ".pickle", ".pkl",
                                            ".pt", ".pt2",    ".pth",    ".skops", ".ts",   ".ubj",  ".xgb" };
 #define MODEL_KINDS ".h5 .hdf5 .joblib .json .keras .onnx .pickle .pkl .pt .pt2 .pth .skops .ts .ubj .xgb"

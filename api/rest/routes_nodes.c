@@ -1,4 +1,4 @@
-/* What administrators say of hosts, and of the mesh group: see shoal/backend.h, node_change and mesh_recover. */
+/* Administrators change hosts and the mesh group here: see shoal/backend.h, node_change and mesh_recover. */
 #include "routes.h"
 
 #include <inttypes.h>
