@@ -34,7 +34,7 @@ PYTHON := .venv/bin/python
 JOBS   := $(shell nproc)
 
 # What the spawn helper runs: small and static, since each runner and worker is forked from it. No sanitizer links so.
-RUNNING    := $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log runner_server runner_start runner_wire \
+RUNNING    := $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log runner_peer runner_server runner_start runner_wire \
               spawn_helper spawn_wire warm_key) $(OUT)/sched/job/pack_msgpack.o
 RUNNER_OBJ := $(OUT)/node/runner_main.o $(RUNNING)
 STATIC     := $(if $(filter release debug,$(FLAVOUR)),-static)

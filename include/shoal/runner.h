@@ -9,6 +9,8 @@
  * R3. A lease's deadlines are enforced on CLOCK_BOOTTIME without the agent: freeze at `freeze_at_ns`, kill at
  *     `kill_at_ns`.
  * R4. The control page and the arena are the runner's memfds: they outlive agent and workers.
+ * R5. It has one agent at a time, and none of its own descendants is one: another that connects is hung up on as long as
+ *     its agent is there, and a process of the job always. So a job cannot take its runner from its agent.
  *
  * An agent that connects gets WELCOME (with the control page's descriptor), then STARTED for each worker (pid 0: it is
  * being started) and EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest,

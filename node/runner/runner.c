@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -257,13 +258,37 @@ static void on_agent(struct runner *runner)
     }
 }
 
-/* A new agent: it replaces the one before, and hears all there is to know. */
+/* R5: by the death of the one before. Its end and the next one's knock may come in any order. */
+static bool agent_is_there(const struct runner *runner)
+{
+    struct pollfd agent = { .fd = runner->agent, .events = 0 };
+
+    return runner->agent >= 0 && poll(&agent, 1, 0) >= 0 && (agent.revents & (POLLHUP | POLLERR)) == 0;
+}
+
+static bool refuse(struct runner *runner, int fd)
+{
+    bool of_the_job = runner_peer_is_below(fd);
+    bool is_refused = of_the_job || agent_is_there(runner);
+
+    if (is_refused && !runner->refused)
+        (void)dprintf(2, "runner: %s wants to be its agent: refused; whoever else does is not told of\n",
+                      of_the_job ? "a process of the job" : "somebody");
+    runner->refused = runner->refused || is_refused;
+    return is_refused;
+}
+
+/* A new agent: it follows the one before, and hears all there is to know. */
 static void on_listener(struct runner *runner)
 {
     int fd = accept4(runner->listener, NULL, NULL, SOCK_CLOEXEC);
 
     if (fd < 0)
         return;
+    if (refuse(runner, fd)) {
+        (void)close(fd);
+        return;
+    }
     if (runner->agent >= 0)
         (void)close(runner->agent);
     runner->agent = fd;

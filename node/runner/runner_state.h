@@ -3,6 +3,7 @@
  *   runner.c          the loop, the agent's socket, deadlines
  *   runner_start.c    a START: the slot's lock, the logs, fork and exec
  *   runner_server.c   the engine server that forks elastic engines
+ *   runner_peer.c     who knocks at the agent's socket
  *   runner_child.c    the table of children, how one is stopped and ended, and who it leaves behind
  *   runner_log.c      what children print, on its way into files */
 #ifndef NODE_RUNNER_STATE_H
@@ -65,6 +66,7 @@ struct runner {
     struct lock_file locks[SHOAL_SLOTS_MAX];
     struct runner_logs logs;
     bool closing;
+    bool refused; /* somebody wanted to be its agent, and the log says so */
     uint64_t idle_since_ns;
     uint64_t sweep_at_ns; /* 0: none is due */
     unsigned sweeps_left; /* for the sake of those that could not be told apart */
@@ -105,6 +107,10 @@ struct runner_server_answer {
 bool runner_server_answer_decode(struct shoal_view bytes, struct runner_server_answer *answer);
 /* An engine was killed that the server has not forked yet. */
 void runner_server_unwanted(struct runner *runner);
+
+/* runner_peer.c */
+/* Whether the process that connected is one of the job's: of this runner's descendants, or nobody's by now. */
+bool runner_peer_is_below(int fd);
 
 /* runner_child.c */
 struct child *child_find(struct runner *runner, uint64_t worker_id);
