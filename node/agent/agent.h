@@ -118,6 +118,7 @@ enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AG
 /* Folders that silent jobs have left, for the next ones (agent_folders.c). */
 struct agent_spares {
     unsigned count;
+    unsigned temporaries; /* that were moved there so far: the name of the next one */
     char logs[SHOAL_SPARE_FOLDERS_MAX][AGENT_SPARE_LOG_BYTES];
 };
 
@@ -376,6 +377,8 @@ void agent_folders_open(struct agent *agent, struct agent_job *job);
 void agent_folders_code(struct agent_job *job, const char *path); /* for the submitted files */
 void agent_folders_log(struct agent_job *job, const char *path);  /* for the log of one process */
 void agent_folders_leave(struct agent *agent, struct agent_job *job);
+void agent_folders_temporary(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES]); /* F3 */
+void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id); /* once nobody of the job is here */
 /* Both, "" for none, after the pieces of files that have come here so far are written. */
 void agent_folders_remove(struct agent *agent, const char *folder, const char *other);
 void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job *job); /* of a driver that has ended */

@@ -55,6 +55,7 @@ static void env_common(struct agent *agent, struct agent_job *job, struct agent_
     const struct agent_settings *s = &agent->settings;
     const char *user = job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
     char python_dir[AGENT_PATH_BYTES];
+    char temporary[AGENT_PATH_BYTES];
     const char *slash;
 
     (void)snprintf(python_dir, sizeof(python_dir), "%s", s->python);
@@ -65,7 +66,9 @@ static void env_common(struct agent *agent, struct agent_job *job, struct agent_
     put_env(t, "HOME", "%s/home", s->data);
     put_env(t, "USER", "%s", user);
     put_env(t, "LANG", "C.UTF-8");
-    put_env(t, "TMPDIR", "/tmp");
+    agent_folders_temporary(agent, job->id, temporary);
+    put_env(t, "TMPDIR", "%s", temporary);
+    put_env(t, "TORCHINDUCTOR_CACHE_DIR", "%s/home/.cache/torchinductor", s->data); /* it would be in TMPDIR, for one job */
     put_env(t, "DLI_DATA_FS", "%s/datasets", s->data);
     put_env(t, "DATA_DIR", "%s/datasets%s%s", s->data, job->spec.data_path[0] == '\0' ? "" : "/", job->spec.data_path);
     put_env(t, "DLI_RESULT_FS", "%s/results", s->data);

@@ -12,7 +12,9 @@
  *
  * F1. Only folders without a file in them are left to another job, once nobody of the first job is there: its runner has
  *     ended, and so has all that it started (R2 of runner.c).
- * F2. What is in spare/ is of this agent's life alone: at its start all of it is removed. */
+ * F2. What is in spare/ is of this agent's life alone: at its start all of it is removed.
+ * F3. jobs/<id>/tmp is the job's TMPDIR. What a killed process has left there goes, through spare/, once nobody of the job
+ *     is on this host: in /tmp it would stay. Where a socket's name would not fit behind its path any more, /tmp it is. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -27,6 +29,9 @@
 
 #include "shoal/banned.h"
 
+/* What Python and torch put behind TMPDIR for a socket, "/torch-shm-dir-XXXXXX/manager.sock" and the like, in the 108 bytes
+ * of sockaddr_un. */
+#define TEMPORARY_BYTES_MAX (108 - 36)
 #define BUNDLE_FILES_MAX 64 /* a bundle, and one that was being written, of each call */
 
 /* Most of the way is there already, so it is made from its end. */
@@ -125,6 +130,8 @@ void agent_folders_open(struct agent *agent, struct agent_job *job)
     }
     agent_job_folder(agent, job->id, path, sizeof(path));
     (void)mkdir(path, 0700);
+    memcpy(path + strlen(path), "/tmp", 5);
+    (void)mkdir(path, 0700);
     spec_keep(agent, job);
 }
 
@@ -177,11 +184,11 @@ static bool is_empty_below(const char *result_dir, const char *name)
 static bool is_silent(const struct agent *agent, const struct agent_job *job, const char *log)
 {
     static const char *const result[] = { "_submitted_code", "checkpoint", "log", "model" };
-    static const char *const kept[] = { "alive", "runner.sock", "spec" };
+    static const char *const kept[] = { "alive", "runner.sock", "spec", "tmp" };
     char path[AGENT_PATH_BYTES + 200];
 
     agent_job_folder(agent, job->id, path, sizeof(path));
-    if (!holds_only(path, kept, 3) || !holds_only(job->result_dir, result, 4))
+    if (!holds_only(path, kept, 4) || !is_empty_below(path, "tmp") || !holds_only(job->result_dir, result, 4))
         return false;
     for (unsigned i = 0; i < 4; i++)
         if (i != 2 && !is_empty_below(job->result_dir, result[i]))
@@ -242,7 +249,6 @@ void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job
     (void)rmdir(path);
 }
 
-/* F2 */
 /* ---- what is deleted ---- */
 
 struct removal {
@@ -292,6 +298,34 @@ void agent_folders_remove(struct agent *agent, const char *folder, const char *o
     remove_begin(&removal->file); /* the disk is behind */
 }
 
+/* ---- temporary files (F3) ---- */
+
+void agent_folders_temporary(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES])
+{
+    agent_job_folder(agent, id, path, AGENT_PATH_BYTES - 8);
+    memcpy(path + strlen(path), "/tmp", 5);
+    if (strlen(path) > TEMPORARY_BYTES_MAX)
+        memcpy(path, "/tmp", 5);
+}
+
+/* Renamed at once: the next process of the job makes a new one. */
+void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id)
+{
+    char from[AGENT_PATH_BYTES];
+    char to[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, id, from, sizeof(from) - 8);
+    memcpy(from + strlen(from), "/tmp", 5);
+    if (rmdir(from) == 0 || errno == ENOENT)
+        return;
+    (void)snprintf(to, sizeof(to), "%.400s/spare/%u.tmp", agent->settings.data, agent->spares.temporaries++);
+    if (rename(from, to) == 0)
+        agent_folders_remove(agent, to, "");
+    else
+        agent_log(agent, "%s: cannot be moved away to be removed: %s", from, strerror(errno));
+}
+
+/* F2 */
 void agent_folders_create(struct agent *agent)
 {
     char path[AGENT_PATH_BYTES + 32];

@@ -357,8 +357,11 @@ void agent_job_left(struct agent *agent, struct shoal_job_id id)
 {
     struct agent_job *job = agent_job_find(agent, id);
 
-    if (job != NULL && !job->opened)
+    if (job != NULL && job->opened)
+        return; /* it runs here again */
+    if (job != NULL)
         agent_folders_leave(agent, job);
+    agent_folders_drop_temporary(agent, id);
 }
 
 static void job_free(struct agent *agent, struct agent_job *job)
@@ -436,8 +439,10 @@ void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep)
     agent_job_closed(agent, id);
     if (job != NULL)
         job_free(agent, job);
-    if (keep)
+    if (keep) {
+        agent_folders_drop_temporary(agent, id);
         return;
+    }
     agent_job_folder(agent, id, folder, sizeof(folder));
     shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
     agent_folders_remove(agent, folder, "");

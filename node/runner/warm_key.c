@@ -18,12 +18,11 @@ bool warm_keeps(const char *pair, enum shoal_warm kind)
     static const char *const plain[] = { "PYTHON", "LD_", "LC_",   "LANG",  "MALLOC_",
                                          "GLIBC_", "TZ",  "HOME=", "USER=", "COVERAGE_PROCESS_START=" };
     /* What torch, NumPy and the libraries below them read when they are loaded, and where they look for files. */
-    static const char *const framework[] = {
-        "OMP_",    "GOMP_",        "KMP_",  "MKL_",    "OPENBLAS_", "GOTO_",  "NUMEXPR_", "BLIS_",
-        "NPY_",    "NUMPY_",       "TORCH", "ATEN_",   "PYTORCH",   "CAFFE2", "DNNL_",    "ONEDNN_",
-        "NCCL_",   "NVIDIA_TF32_", "XDG_",  "TMPDIR=", "CUDA_",     "USE_",   "TRITON_",  "NNPACK",
-        "KINETO_", "FABRIC_HOME=", "PATH=", "SYMPY_",  "MPMATH_"
-    };
+    static const char *const framework[] = { "OMP_",         "GOMP_",  "KMP_",   "MKL_",    "OPENBLAS_", "GOTO_",
+                                             "NUMEXPR_",     "BLIS_",  "NPY_",   "NUMPY_",  "TORCH",     "ATEN_",
+                                             "PYTORCH",      "CAFFE2", "DNNL_",  "ONEDNN_", "NCCL_",     "NVIDIA_TF32_",
+                                             "XDG_",         "CUDA_",  "USE_",   "TRITON_", "NNPACK",    "KINETO_",
+                                             "FABRIC_HOME=", "PATH=",  "SYMPY_", "MPMATH_" };
 
     SHOAL_ASSERT(kind == SHOAL_WARM_SCRIPT || kind == SHOAL_WARM_FRAMEWORK);
     if (strncmp(pair, "PYTHONPATH=", 11) == 0)

@@ -134,6 +134,8 @@ def set_environment(pairs, added):
         os.environb[name] = value
     posix.environ.clear()
     posix.environ.update(variables)
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # found anew: TMPDIR is the job's own
 
 
 def set_path(python_path, rest, own):

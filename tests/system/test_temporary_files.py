@@ -1,0 +1,57 @@
+"""TMPDIR is a folder of the job's own on each host: what a process that is killed leaves there goes when the job has ended."""
+
+import pathlib
+
+import pytest
+from conftest import OUT
+from helpers import ended, log_of, submit
+from mesh import Mesh
+
+LEAVES = """
+import os, pathlib, tempfile, time
+folder = pathlib.Path(tempfile.gettempdir())
+assert str(folder) == os.environ["TMPDIR"]
+descriptor, _ = tempfile.mkstemp()
+os.write(descriptor, b"x" * 1000)
+inner = folder / "inner" / "more"
+inner.mkdir(parents=True)
+(inner / "file").write_text("left behind")
+inner.chmod(0o500)
+print(folder, flush=True)
+"""
+WAITS = "while True:\n    time.sleep(0.1)\n"
+
+
+@pytest.fixture(scope="module")
+def alone():
+    with Mesh(OUT / "shoal", slots=1) as mesh:
+        mesh.grow(("alpha",))
+        yield mesh
+
+
+def left(folder):
+    """What there is of the folder, and of those that have been moved away to be removed."""
+    data = pathlib.Path(folder).parents[2]
+    return list(pathlib.Path(folder).glob("*")) + list(data.glob("spare/*.tmp"))
+
+
+def printed(mesh, host, job):
+    return log_of(mesh, host, job).strip()
+
+
+@pytest.mark.parametrize("options", [(), ("--warm",)], ids=["cold", "warm"])
+@pytest.mark.parametrize("end", ["of itself", "stopped", "stopped while its agent is down"])
+def test_what_a_job_leaves_in_its_temporary_folder_goes_when_it_has_ended(alone, script, end, options):
+    mesh, host = alone, alone.hosts[0]
+    if options:  # the first one finds no interpreter that waits, and is why there is one for the second
+        assert ended(mesh, submit(mesh, host, script("import tempfile\nprint(tempfile.gettempdir())\n"), *options))["state"] == "FINISHED"
+    job = submit(mesh, host, script(LEAVES + (WAITS if end != "of itself" else "")), *options)
+    folder = mesh.until(lambda: printed(mesh, host, job), 60, "the script has made its files")
+    assert job in folder and folder.endswith("/tmp"), folder
+    if end == "stopped while its agent is down":
+        host.kill()
+        host.start()
+    if end != "of itself":
+        mesh.until(lambda: mesh.shoal("job", "stop", job, "--node", host.url, check=False).returncode == 0, 30, "the job is stopped")
+    ended(mesh, job)
+    mesh.until(lambda: left(folder) == [], 30, "its temporary files are gone")
