@@ -158,6 +158,10 @@ static const struct cli_option canary_options[] = {
     { "off", NULL, "it gets none any more, and its kernels end", 0 },
     { NULL, NULL, NULL, 0 },
 };
+static const struct cli_option rollback_options[] = {
+    { "to", "N", "that version, by its number: may be said again, and changes nothing then", 0 },
+    { NULL, NULL, NULL, 0 },
+};
 static const struct cli_option edit_options[] = {
     { "set", "PATH=VALUE", "one field, such as policy.kernel_max=4; may be repeated", 's' },
     { "file", "FILE", "a profile, whole or in part, as JSON; - for standard input", 'f' },
@@ -342,6 +346,7 @@ const struct cli_command cli_commands[] = {
     { .words = "service rollback",
       .args = "NAME",
       .help = "back to the version before",
+      .options = rollback_options,
       .run = cli_service_rollback },
     { .words = "service edit",
       .args = "NAME",

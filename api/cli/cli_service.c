@@ -42,7 +42,49 @@ int cli_service_start(struct cli *cli) { return change(cli, "POST", "/start"); }
 
 int cli_service_stop(struct cli *cli) { return change(cli, "POST", "/stop"); }
 
-int cli_service_rollback(struct cli *cli) { return change(cli, "POST", "/rollback"); }
+/* The number of the version that is kept beside the current one; 0: there is none, or the node does not say. */
+static int find_other_version(struct cli *cli, uint64_t *number)
+{
+    char name[NAME_BYTES], path[400];
+    struct cli_call call = { .method = "GET", .path = path };
+    struct json_input *input = NULL;
+    const struct json_value *versions;
+    struct cli_answer answer;
+    int code;
+
+    cli_encode(cli->words[0], name, sizeof(name));
+    (void)snprintf(path, sizeof(path), "/v1/services/%s", name);
+    code = cli_call(cli, &call, &answer, false);
+    if (code == SHOAL_EXIT_OK && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+        versions = json_input_get(json_input_root(input), "versions");
+        if (versions != NULL && json_input_count(versions) > 1)
+            *number = (uint64_t)cli_int_at(json_input_at(versions, 1), "version");
+        json_input_free(input);
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
+/* It names the version, so that it can be said again where its answer is lost: without that a second one would go forth. */
+int cli_service_rollback(struct cli *cli)
+{
+    uint64_t to = 0;
+    char verb[64];
+    int code = SHOAL_EXIT_OK;
+
+    if (cli_value(cli, "to") != NULL && !cli_number(cli, "to", 1, 999999999, &to))
+        return SHOAL_EXIT_USAGE;
+    if (to == 0)
+        code = find_other_version(cli, &to);
+    if (code != SHOAL_EXIT_OK)
+        return code;
+    (void)snprintf(verb, sizeof(verb), to > 0 ? "/rollback?to=%" PRIu64 : "/rollback", to);
+    code = change(cli, "POST", verb);
+    if (to > 0 && (code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT))
+        (void)cli_fail(code, "if it is not known whether that was done: shoal service rollback %s --to %" PRIu64
+                             " may be said again", cli->words[0], to);
+    return code;
+}
 
 int cli_service_promote(struct cli *cli) { return change(cli, "POST", "/promote"); }
 

@@ -64,7 +64,13 @@ static void handle_start(struct http_request *request) { change(request, SHOAL_S
 
 static void handle_stop(struct http_request *request) { change(request, SHOAL_SERVICE_STOP, 0); }
 
-static void handle_rollback(struct http_request *request) { change(request, SHOAL_SERVICE_BACK, 0); }
+static void handle_rollback(struct http_request *request)
+{
+    uint64_t to = 0;
+
+    if (routes_number(request, "to", 999999999, &to))
+        change(request, SHOAL_SERVICE_BACK, (unsigned)to);
+}
 
 static void handle_delete(struct http_request *request) { change(request, SHOAL_SERVICE_DELETE, 0); }
 

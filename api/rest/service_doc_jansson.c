@@ -597,7 +597,9 @@ static void edit_canary(json_t *doc, const struct service_doc_edit *edit)
     else
         (void)json_object_set_new(doc, "canary",
                                   json_pack("{s:i,s:i}", "part", (int)edit->canary, "at", (int)edit->canary_at));
-    if (edit->canary > 0)
+    if (edit->kind == SERVICE_DOC_CANARY_NEXT)
+        edit_started(doc, false, edit->now_s);
+    else if (edit->canary > 0)
         edit_started(doc, true, edit->now_s);
 }
 
@@ -622,6 +624,7 @@ static enum shoal_err edit_doc(json_t *doc, const struct service_doc_edit *edit,
     case SERVICE_DOC_PROFILE: err = edit_profile(doc, body, edit, msg); break;
     case SERVICE_DOC_MODEL: err = edit_model(doc, body, edit, msg); break;
     case SERVICE_DOC_README: err = edit_readme(doc, body, msg); break;
+    case SERVICE_DOC_CANARY_NEXT:
     case SERVICE_DOC_CANARY: edit_canary(doc, edit); break;
     }
     json_decref(body);

@@ -276,7 +276,7 @@ struct shoal_backend {
     /* One service, or (`name` NULL) all: JSON, see node/backend/backend_services.c. NOT_FOUND. */
     void (*services)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                      void *arg);
-    /* NOT_FOUND, DENIED: it is another user's. `replicas` of SCALE. After OK the message says what was done. */
+    /* NOT_FOUND, DENIED: it is another user's. `replicas` of SCALE; of BACK the version, 0: the one before. After OK the message says what was done. */
     void (*service_change)(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
                            unsigned replicas, shoal_backend_done_fn *done, void *arg);
 

@@ -53,6 +53,7 @@ enum service_doc_edit_kind {
     SERVICE_DOC_MODEL,   /* `body`: a model object */
     SERVICE_DOC_README,  /* `body`: {"readme": text} */
     SERVICE_DOC_CANARY,  /* `canary`, `canary_at` */
+    SERVICE_DOC_CANARY_NEXT, /* it is stopped, and is to be the canary of `canary_at`, which is yet to come */
 };
 
 struct service_doc_edit {

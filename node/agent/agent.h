@@ -321,6 +321,8 @@ bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_
                    uint32_t *pause_us);
 uint64_t agent_now_ns(void);
 uint64_t agent_wall_ms(void);
+/* agent_fault.c: where a test lets this agent die. */
+void agent_fault_point(const char *point);
 /* agent_memory.c: what the limits imply, in all and by table. */
 uint64_t agent_memory_mib(void);
 void agent_memory_print(void);

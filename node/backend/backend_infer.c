@@ -318,6 +318,18 @@ static void say_waits(const struct infer_call *call, const char *pending, char *
     free(summary);
 }
 
+/* Its group is that of a canary whose deployment was interrupted, and which the name stands for meanwhile. */
+static bool waits_for_half(const struct infer_call *call, const struct service_knobs *knobs)
+{
+    const struct shoal_mesh *mesh = shoal_sched_mesh(call->agent->sched);
+    const struct shoal_mesh_service *service = mesh == NULL ? NULL : shoal_mesh_service_find(mesh, call->infer.model);
+
+    return service != NULL && shoal_job_id_equal(service->job, call->current) &&
+           shoal_job_id_equal(service->before, call->before) && backend_service_is_half(knobs, service);
+}
+
+static void hold(struct infer_call *call);
+
 static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct infer_call *call = arg;
@@ -328,6 +340,14 @@ static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sche
     SHOAL_ASSERT(facts != NULL);
     if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
         service_doc_knobs(facts->document, facts->replicas, &knobs);
+    if (!call->gone && waits_for_half(call, &knobs)) {
+        free(facts);
+        call->job = call->current = call->group = call->before; /* as if its client had pinned it, which wakes it */
+        call->before = (struct shoal_job_id){ { 0 } };
+        call->asked_ns = 0;
+        hold(call);
+        return;
+    }
     if (knobs.timeout_s > 0)
         limit(call, knobs.timeout_s);
     say_waits(call, facts->pending, why, sizeof(why));

@@ -3,7 +3,9 @@
  *     start, stop, scale, edit:  GET of the document --> service_doc_edit() --> EDIT of the job's group; STALE: again
  *     canary:  EDIT of the other version's document, by which it gets kernels, then of the current one's, by which it gets
  *              requests; its end: the other way round. What they say counts until the name changes (decision 0047)
- *     back, promote:  SET_SERVICE: the name stands for the version before, then EDIT: that one starts
+ *     back, promote:  SET_SERVICE: the name stands for the version before, then EDIT: that one starts; where the name stands for
+ *              it already, by the version that back was told or by the document of a promoted canary, the EDIT alone: each may
+ *              be said again
  *     delete:  DELETE of the job, then REMOVE_SERVICE; each may be repeated */
 #include "shoal/job_entry.h"
 #include "shoal/job_facts.h"
@@ -27,6 +29,8 @@ struct changing {
     struct service_doc_edit edit; /* of all verbs but DELETE and BACK */
     unsigned tries;
     uint32_t floor; /* BACK: replicas that there were */
+    uint32_t to;    /* BACK: the version; 0: the one before */
+    char number[12]; /* of it, as a text */
     bool other;     /* the document of the other version is edited */
     unsigned switches; /* from one document to the other one */
     bool canaried;  /* the document that was edited last has a canary that counts */
@@ -125,7 +129,9 @@ static bool edit_the_other(struct changing *c)
 
 static void say_back(const struct changing *c, char *text, size_t cap)
 {
-    if (c->verb == SHOAL_SERVICE_PROMOTE)
+    if (c->to > 0)
+        (void)snprintf(text, cap, "the service %s goes back to version %u", c->service.name, c->to);
+    else if (c->verb == SHOAL_SERVICE_PROMOTE)
         (void)snprintf(text, cap, "the canary of the service %s is its current version now", c->service.name);
     else
         (void)snprintf(text, cap, "the service %s goes back to the version before", c->service.name);
@@ -149,6 +155,8 @@ static void on_edited(void *arg, enum shoal_err err, const struct shoal_sched_ac
         edit_again(c);
         return;
     }
+    if (c->edit.kind == SERVICE_DOC_CANARY && c->switches == 1)
+        agent_fault_point("canary-half");
     if (err == SHOAL_OK && c->edit.kind == SERVICE_DOC_CANARY && edit_the_other(c))
         return;
     if (err == SHOAL_OK && c->verb == SHOAL_SERVICE_START && c->canaried)
@@ -265,6 +273,7 @@ static void on_back(void *arg, enum shoal_err err, const struct shoal_sched_acti
     struct changing *c = arg;
     char text[200];
 
+    agent_fault_point("back-named");
     say_back(c, text, sizeof(text));
     if (err != SHOAL_OK || c->floor == 0) {
         change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
@@ -274,6 +283,8 @@ static void on_back(void *arg, enum shoal_err err, const struct shoal_sched_acti
     c->edit.kind = SERVICE_DOC_START;
     edit_again(c);
 }
+
+static void go_back(struct changing *c);
 
 static void on_back_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
@@ -293,6 +304,55 @@ static void on_back_facts(void *arg, enum shoal_err err, const struct shoal_sche
     free(facts);
 }
 
+/* The name stands for it already. Where the other one has kernels still, it is to have as many: nobody may have said so yet. */
+static void on_other_floor(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    char text[200];
+
+    SHOAL_ASSERT(facts != NULL);
+    say_back(c, text, sizeof(text));
+    if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
+        c->floor = facts->replicas;
+    free(facts);
+    if (err != SHOAL_OK || c->floor == 0) {
+        change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
+        return;
+    }
+    c->edit.kind = SERVICE_DOC_START;
+    edit_again(c);
+}
+
+static void end_back(struct changing *c)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = c->service.before, .linearizable = true, .deadline_ms = REQUEST_MS
+    };
+    char text[200];
+
+    say_back(c, text, sizeof(text));
+    if (shoal_job_id_is_mesh(c->service.before))
+        change_end(c, SHOAL_OK, text);
+    else
+        agent_request(c->agent, &get, on_other_floor, c);
+}
+
+static void on_back_found(void *arg, enum shoal_err err, const char *text, const struct backend_version *found)
+{
+    struct changing *c = arg;
+
+    if (err != SHOAL_OK) {
+        change_end(c, err, text);
+        return;
+    }
+    c->service = *found->service;
+    if (found->current)
+        end_back(c);
+    else
+        go_back(c);
+}
+
 static void go_back(struct changing *c)
 {
     struct shoal_sched_request get = {
@@ -309,6 +369,41 @@ static void go_back(struct changing *c)
 }
 
 /* ---- a canary ---- */
+
+/* Its kernels are there and its requests are not: who gave it its part ended between the two documents. */
+static void on_half_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct service_knobs knobs = { .started = false };
+    char text[200];
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
+        service_doc_knobs(facts->document, facts->replicas, &knobs);
+    free(facts);
+    (void)snprintf(text, sizeof(text), "the service %s has no canary", c->service.name);
+    if (err != SHOAL_OK)
+        change_end(c, err, reply->u.reply.text);
+    else if (knobs.canary == 0 || knobs.canary_at != c->service.version)
+        change_end(c, SHOAL_ERR_EXISTS, text);
+    else
+        edit_again(c);
+}
+
+static void look_for_half(struct changing *c)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = c->service.before, .linearizable = true, .deadline_ms = REQUEST_MS
+    };
+    char text[200];
+
+    (void)snprintf(text, sizeof(text), "the service %s has no canary", c->service.name);
+    if (shoal_job_id_is_mesh(c->service.before))
+        change_end(c, SHOAL_ERR_EXISTS, text);
+    else
+        agent_request(c->agent, &get, on_half_facts, c);
+}
 
 static void on_canary_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
@@ -327,7 +422,12 @@ static void on_canary_facts(void *arg, enum shoal_err err, const struct shoal_sc
     else if (c->edit.canary == 0 && (knobs.canary == 0 || knobs.canary_at != c->service.version))
         (void)snprintf(text, sizeof(text), "the service %s has no canary", c->service.name);
     free(facts);
-    if (text[0] != '\0')
+    if (text[0] != '\0' && knobs.started && c->verb == SHOAL_SERVICE_PROMOTE && knobs.canary > 0 &&
+        knobs.canary_at + 1 == c->service.version)
+        end_back(c); /* the name's last change was its promotion */
+    else if (text[0] != '\0' && knobs.started && c->verb == SHOAL_SERVICE_CANARY_END)
+        look_for_half(c);
+    else if (text[0] != '\0')
         change_end(c, err == SHOAL_OK ? SHOAL_ERR_EXISTS : err, text);
     else if (c->verb == SHOAL_SERVICE_PROMOTE)
         go_back(c);
@@ -367,10 +467,36 @@ static void on_canary_found(void *arg, enum shoal_err err, const char *text, con
     }
 }
 
+static void on_canary_settled(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service,
+                              bool settled)
+{
+    struct changing *c = arg;
+
+    (void)service;
+    (void)settled;
+    if (err == SHOAL_OK)
+        backend_version_find(c->agent, c->service.name, c->number, true, on_canary_found, c);
+    else
+        change_end(c, err, text);
+}
+
 /* ---- from the name on ---- */
 
+static void back_found(struct changing *c, bool settled)
+{
+    char text[200];
 
-static void on_change_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
+    say_back(c, text, sizeof(text));
+    if (c->to > 0)
+        backend_version_find(c->agent, c->service.name, c->number, true, on_back_found, c);
+    else if (settled)
+        change_end(c, SHOAL_OK, text); /* which was the way back */
+    else
+        go_back(c);
+}
+
+static void on_change_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service,
+                            bool settled)
 {
     struct changing *c = arg;
     char why[200];
@@ -395,7 +521,7 @@ static void on_change_found(void *arg, enum shoal_err err, const char *text, con
     case SHOAL_SERVICE_DELETE:
         backend_change_id(c->agent, &c->caller, service->job, SHOAL_SCHED_DELETE, on_job_deleted, c);
         return;
-    case SHOAL_SERVICE_BACK: go_back(c); return;
+    case SHOAL_SERVICE_BACK: back_found(c, settled); return;
     case SHOAL_SERVICE_PROMOTE: look_for_canary(c); return;
     case SHOAL_SERVICE_CANARY_END:
         c->edit.kind = SERVICE_DOC_CANARY;
@@ -432,6 +558,10 @@ void backend_service_change(void *ctx, const struct shoal_user *caller, const ch
                    : verb == SHOAL_SERVICE_STOP ? SERVICE_DOC_STOP
                                                 : SERVICE_DOC_SCALE;
     c->edit.replicas = replicas;
+    if (verb == SHOAL_SERVICE_BACK) {
+        c->to = replicas;
+        (void)snprintf(c->number, sizeof(c->number), "%u", replicas);
+    }
     if (verb == SHOAL_SERVICE_SCALE && replicas > SHOAL_SERVICE_REPLICAS_MAX) {
         char text[100];
 
@@ -440,7 +570,7 @@ void backend_service_change(void *ctx, const struct shoal_user *caller, const ch
         change_end(c, SHOAL_ERR_INVALID, text);
         return;
     }
-    backend_service_find(ctx, name, true, on_change_found, c);
+    backend_service_settle(ctx, caller, name, on_change_found, c);
 }
 
 void backend_service_edit(void *ctx, const struct shoal_user *caller, const char *name,
@@ -451,7 +581,7 @@ void backend_service_edit(void *ctx, const struct shoal_user *caller, const char
     c->edit.kind = edit->kind;
     c->edit.body = edit->body;
     c->edit.replicas = edit->replicas;
-    backend_service_find(ctx, name, true, on_change_found, c);
+    backend_service_settle(ctx, caller, name, on_change_found, c);
 }
 
 void backend_service_canary(void *ctx, const struct shoal_user *caller, const char *name, const char *version,
@@ -463,5 +593,6 @@ void backend_service_canary(void *ctx, const struct shoal_user *caller, const ch
     c->edit.kind = SERVICE_DOC_CANARY;
     c->edit.canary = percent + 1;
     c->edit.canary_version = (uint32_t)strtoul(version, NULL, 10);
-    backend_version_find(ctx, name, version, true, on_canary_found, c);
+    (void)snprintf(c->number, sizeof(c->number), "%.11s", version);
+    backend_service_settle(ctx, caller, name, on_canary_settled, c);
 }

@@ -7,7 +7,9 @@
  *            for that one again --> its canary, as of the verb (backend_service_change.c), which starts it
  *
  * A canary's two changes of the name are such as each version of the agent takes (decision 0058): between them, or where
- * this node ends there, the current version answers, since the new one has no kernels and is to have none. */
+ * this node ends there, the current version answers, since the new one has no kernels and is to have none. Its document says
+ * of which change of the name it is to be the canary, by which the next verb, on any node, makes the second change where this
+ * one did not come to it (backend_service_settle.c). */
 #include "shoal/job_facts.h"
 #include "shoal/sched_look.h"
 
@@ -95,23 +97,48 @@ static void on_canary(void *arg, enum shoal_err err, const struct shoal_msg *msg
                    &why, (struct shoal_view){ 0 });
 }
 
-static void on_current_again(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+static void give_part(struct deploying *d)
 {
-    struct deploying *d = arg;
     char version[16];
-    struct shoal_msg why;
 
-    if (err != SHOAL_OK) {
-        deploy_end(d,
-                   shoal_fail(&why, err, "the service %s stands for its new version %u, which has no kernels, and the one "
-                                         "before answers: %.300s; look with shoal service show, go back with rollback",
-                              d->service.name, d->options.service_version, reply->u.reply.text),
-                   &why, (struct shoal_view){ 0 });
-        return;
-    }
+    agent_fault_point("deploy-put-back");
     forget_oldest(d);
     (void)snprintf(version, sizeof(version), "%u", d->options.service_version);
     backend_service_canary(d->agent, &d->caller, d->service.name, version, d->options.service_canary - 1, on_canary, d);
+}
+
+/* Another verb may have made the second change before this one. */
+static void on_found_again(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
+{
+    struct deploying *d = arg;
+    struct shoal_msg why;
+
+    if (err == SHOAL_OK && shoal_job_id_equal(service->job, d->known.job) &&
+        shoal_job_id_equal(service->before, d->service.job))
+        give_part(d);
+    else
+        deploy_end(d,
+                   shoal_fail(&why, err == SHOAL_OK ? SHOAL_ERR_STALE : err,
+                              "the service %s was changed by somebody else; look again: %.300s", d->service.name, text),
+                   &why, (struct shoal_view){ 0 });
+}
+
+static void on_current_again(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct deploying *d = arg;
+    struct shoal_msg why;
+
+    if (err == SHOAL_ERR_STALE) {
+        backend_service_find(d->agent, d->service.name, true, on_found_again, d);
+    } else if (err != SHOAL_OK) {
+        deploy_end(d,
+                   shoal_fail(&why, err, "the service %s stands for its new version %u, which has no kernels, and the one "
+                                         "before answers: %.300s; say it again, or go back with shoal service rollback",
+                              d->service.name, d->options.service_version, reply->u.reply.text),
+                   &why, (struct shoal_view){ 0 });
+    } else {
+        give_part(d);
+    }
 }
 
 /* The name stands for the version that was current again; the new one is the other one that is kept. */
@@ -129,6 +156,7 @@ static void on_named(void *arg, enum shoal_err err, const struct shoal_sched_act
 {
     struct deploying *d = arg;
 
+    agent_fault_point("deploy-named");
     if (err == SHOAL_OK && d->options.service_canary > 0) {
         put_back(d);
         return;
@@ -152,6 +180,7 @@ static void on_founded(void *arg, enum shoal_err err, const struct shoal_msg *ms
         deploy_end(d, err, msg, ticket);
         return;
     }
+    agent_fault_point("deploy-founded");
     d->survives = *msg;
     d->service.job = job->id;
     backend_change_mesh(d->agent, &d->caller, SHOAL_MESH_SET_SERVICE, &d->service, on_named, d);
@@ -168,8 +197,10 @@ static void refuse(struct deploying *d, enum shoal_err err, const char *text)
 /* A canary begins stopped: it has no kernels before the name stands for the current version again. */
 static enum shoal_err stop_canary(struct deploying *d, bool started, struct shoal_msg *msg)
 {
-    const struct service_doc_edit stop = { .kind = SERVICE_DOC_STOP,
+    const struct service_doc_edit stop = { .kind = SERVICE_DOC_CANARY_NEXT,
                                            .name = d->service.name,
+                                           .canary = d->submit->options->service_canary,
+                                           .canary_at = d->known.version + 2, /* when both changes are made */
                                            .now_s = agent_wall_ms() / 1000 };
     struct shoal_buf doc = { 0 };
     enum shoal_err err;
@@ -247,12 +278,13 @@ static void deploy_next(struct deploying *d, const struct shoal_mesh_service *kn
     }
 }
 
-static void on_looked(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
+static void on_looked(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service, bool settled)
 {
     struct deploying *d = arg;
     const struct shoal_job_options *options = d->submit->options;
     char why[300];
 
+    (void)settled;
     if (err == SHOAL_OK) {
         deploy_next(d, service);
     } else if (err == SHOAL_ERR_NOT_FOUND && options->service_canary > 0) {
@@ -288,5 +320,5 @@ void backend_service_submit(void *ctx, const struct shoal_submit *submit, shoal_
     d->service.replicas = submit->options->replicas;
     (void)snprintf(d->service.name, sizeof(d->service.name), "%s", submit->options->service);
     (void)snprintf(d->service.creator, sizeof(d->service.creator), "%s", submit->caller->name);
-    backend_service_find(ctx, d->service.name, true, on_looked, d);
+    backend_service_settle(ctx, submit->caller, d->service.name, on_looked, d);
 }

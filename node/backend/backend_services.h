@@ -3,12 +3,21 @@
 #define SHOAL_NODE_BACKEND_SERVICES_H
 
 #include "shoal/mesh.h"
+#include "shoal/service_doc.h"
 
 #include "agent_backend.h"
 
 /* `service` lives for the callback; NULL unless OK. */
 typedef void backend_service_fn(void *arg, enum shoal_err err, const char *text,
                                 const struct shoal_mesh_service *service);
+/* backend_service_settle.c: whether the deployment of a canary was interrupted there. */
+bool backend_service_is_half(const struct service_knobs *knobs, const struct shoal_mesh_service *service);
+/* `settled`: it had been, and the name stands for the current version again. `service` as above. */
+typedef void backend_settled_fn(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service,
+                                bool settled);
+/* The mesh group is asked for the name in any case. NOT_FOUND, UNREACHABLE, DENIED. */
+void backend_service_settle(struct agent *agent, const struct shoal_user *caller, const char *name, backend_settled_fn *done,
+                            void *arg);
 /* By this node's copy of the mesh; where it has no such name, the mesh group is asked first. NOT_FOUND, UNREACHABLE. */
 /* `fresh`: the mesh group is asked in any case. */
 void backend_service_find(struct agent *agent, const char *name, bool fresh, backend_service_fn *done, void *arg);

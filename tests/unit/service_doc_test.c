@@ -185,6 +185,23 @@ static void test_what_a_profile_needs_of_a_gpu(void **state)
     }
 }
 
+static void test_the_next_canary_is_stopped_and_says_of_which_change_it_is(void **state)
+{
+    struct shoal_buf doc = { 0 };
+    struct service_knobs knobs;
+
+    (void)state;
+    make(&doc);
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_CANARY_NEXT, .canary = 51, .canary_at = 9 });
+    expect_canary(&doc, 51, 9);
+    service_doc_knobs(shoal_buf_view(&doc), 0, &knobs);
+    assert_false(knobs.started);
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_CANARY, .canary = 51, .canary_at = 9 });
+    service_doc_knobs(shoal_buf_view(&doc), 0, &knobs);
+    assert_true(knobs.started);
+    shoal_buf_deinit(&doc);
+}
+
 static bool stops(const struct shoal_buf *doc, uint64_t now_s)
 {
     struct service_knobs knobs;
@@ -216,6 +233,7 @@ int main(void)
         cmocka_unit_test(test_a_canary_is_said_kept_and_ended),
         cmocka_unit_test(test_a_canary_that_makes_no_sense_is_none),
         cmocka_unit_test(test_what_a_profile_needs_of_a_gpu),
+        cmocka_unit_test(test_the_next_canary_is_stopped_and_says_of_which_change_it_is),
         cmocka_unit_test(test_a_stop_is_seen_for_a_second_at_least),
         cmocka_unit_test(test_values_of_environments_are_hidden_unless_said),
     };
