@@ -175,7 +175,7 @@ struct shoal_swim {
 
     unsigned counted_health, measured_health;
     uint64_t now_ns, deadline_ns;
-    /* When the next is due; gossiped_ns: when the last was. */
+    /* The time at which the next is due; gossiped_ns: that of the last. */
     uint64_t probe_ns, gossiped_ns, sync_ns, sync_wait_ns, seed_ns, seed_wait_ns, reconnect_ns;
     uint32_t relay_count, reconnects;
 };

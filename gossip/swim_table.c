@@ -333,7 +333,7 @@ static uint64_t suspicion_min_ns(const struct shoal_swim *swim, uint32_t members
     return swim->opt.probe_interval_ns / 10000 * swim->opt.suspicion_tenths * logs;
 }
 
-/* Where the timer stands between max and min after so many of the possible confirmations: Lifeguard's
+/* The timer's place between max and min after so many of the possible confirmations: Lifeguard's
  * log(c + 1) / log(k + 1), in thousandths. */
 static uint64_t shortened_milli(unsigned confirmed, unsigned possible)
 {

@@ -166,7 +166,7 @@ void sim_map_put(struct sim_map *map, uint64_t key, uint64_t value)
     map->places[at].value = value;
 }
 
-/* What comes behind a place that falls free may have been pushed there by it: it is put anew. */
+/* An event behind a place that falls free may have been pushed there by it: it is put anew. */
 void sim_map_remove(struct sim_map *map, uint64_t key)
 {
     size_t at = map->cap == 0 ? 0 : map_at(map, key);

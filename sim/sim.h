@@ -310,7 +310,7 @@ struct sim_served {
     uint64_t worker; /* 0: it waits */
 };
 
-/* What an agent remembers of a service that it leads. */
+/* An agent's memory of a service that it leads. */
 struct sim_scale {
     struct shoal_autoscale autoscale;
     uint64_t request; /* the SCALE asked last */

@@ -1,4 +1,4 @@
-/* What the disks hold, against what hosts say that they hold. Each look costs the same, however long the run.
+/* Compares what the disks hold with what hosts say that they hold. Each look costs the same, however long the run.
  *
  * D1. Whoever begins to lead a term has the votes of a majority, each flushed (Raft 5.1, 5.2). The first term of a
  *     founding has no votes: its leader is named in the ticket (PROTOCOLS 2.2).

@@ -50,7 +50,7 @@ static bool note_step(void *arg, enum shoal_disk_step step)
 
 #define NEVER UINT64_MAX
 
-/* When the step is done, the first one from number `from` on. NEVER: it is not in the order. */
+/* The time at which the step is done, the first one from number `from` on. NEVER: it is not in the order. */
 static uint64_t step_ns(const struct sim_file *file, enum shoal_disk_step step, uint32_t from)
 {
     for (uint32_t i = from; i < file->count; i++)
@@ -63,7 +63,7 @@ static uint64_t flushed_ns(const struct sim_file *file) { return step_ns(file, S
 
 static uint64_t named_ns(const struct sim_file *file) { return step_ns(file, SHOAL_DISK_RENAME, 0); }
 
-/* When the folder was flushed behind the rename. */
+/* The time at which the folder was flushed behind the rename. */
 static uint64_t folder_ns(const struct sim_file *file)
 {
     uint32_t at = 0;

@@ -847,7 +847,7 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint64_t wall_
     return len;
 }
 
-/* Where the client asks next; UINT32_MAX: it waits for an answer, or for its agent. Where wall clocks are apart, it asks
+/* The host that the client asks next; UINT32_MAX: it waits for an answer, or for its agent. Where wall clocks are apart, it asks
  * with its ticket at one host after the other, and waits for none of them long: two conduct at the same time. Hosts that
  * have joined are asked too: those of the beginning may all be lost. */
 static uint32_t ask_where(struct sim *sim, struct sim_job *job)

@@ -4,7 +4,7 @@
 
 #include "sim.h"
 
-/* What a document says. */
+/* A document, as hosts read it. */
 struct sim_knobs {
     uint32_t min, max, batch, edit;
     bool started;

@@ -11,7 +11,7 @@
 #define TRIES_MAX 2000u
 #define TRY_CPU_S 60u
 
-/* What failed, without the numbers: the same cause has other times and hosts in a smaller run. */
+/* The promise that failed, without the numbers: the same cause has other times and hosts in a smaller run. */
 static void cause_of(const char *failure, char *cause, size_t cap)
 {
     const char *text = strstr(failure, ": ");

@@ -218,7 +218,7 @@ static void ends(struct swarm *s)
         add(s, SIM_SWARM_JOIN, SIM_START, below(s, s->span_ns))->a = (uint32_t)host++;
 }
 
-/* What stands still or goes slowly. */
+/* Faults by which something stands still or goes slowly. */
 static void standstills(struct swarm *s)
 {
     struct sim_command *c;

@@ -400,7 +400,7 @@ static int take_option(struct cli *cli, const char *text, const char *next, bool
     return SHOAL_EXIT_OK;
 }
 
-/* Where a command's first word is to be found. */
+/* Tells where a user finds the value of a command's first word. */
 static const char *where_shown(const struct cli_command *command)
 {
     if (strcmp(command->words, "service deploy") == 0)

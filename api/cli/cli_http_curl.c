@@ -424,7 +424,7 @@ static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, c
     return hush ? exit_code : cli_fail(exit_code, "%s", answer->fault);
 }
 
-/* What the call says of who asks and of its body, beside what every call says. */
+/* Adds the headers that tell who asks and describe the body, beside those of every call. */
 static int add_own(struct transfer *transfer, struct curl_slist **headers)
 {
     const struct cli_call *call = transfer->call;

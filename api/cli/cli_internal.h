@@ -144,7 +144,7 @@ int cli_print(struct cli *cli, const char *path);
 /* The answer says this in JSON; "" and 0 where it does not. */
 int cli_parse(const struct cli_answer *answer, struct json_input **input);
 const char *cli_text_at(const struct json_value *object, const char *key);
-/* What a job or a stranger may have written, as a terminal may show it: control characters as \x1b, lines and tabs kept. The
+/* Makes a text of a job or a stranger safe for a terminal: control characters as \x1b, lines and tabs kept. The
  * text itself, or a copy that lives until some more have been made. */
 const char *cli_shown(const char *text);
 int64_t cli_int_at(const struct json_value *object, const char *key);

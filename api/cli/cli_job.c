@@ -310,7 +310,7 @@ static int after_submit(struct cli *cli, const struct cli_answer *answer)
     return cli_flag(cli, "wait") || cli_flag(cli, "follow") ? wait_for(cli, id, false) : SHOAL_EXIT_OK;
 }
 
-/* What was typed wrong is said by the name under which it was typed: the node knows WMLA's names only. */
+/* An error names the option that was typed: the node knows WMLA's names only. */
 static int check_run(const struct cli *cli)
 {
     const char *device = cli_value(cli, "device");

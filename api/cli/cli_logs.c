@@ -160,7 +160,7 @@ static void show(struct logs *logs, struct source *source, struct shoal_view byt
     }
 }
 
-/* What was there before is known to its end. */
+/* Everything that was there before has been shown to its end. */
 static void show_tail(struct logs *logs)
 {
     size_t begin = last_lines(&logs->tail, logs->tail_lines);

@@ -327,7 +327,7 @@ static void print_title(const struct chart *c)
     (void)printf("%.*s\n", (int)(c->width + LABEL_WIDTH), title);
 }
 
-/* What the locale says of the terminal; where nothing says anything it is of this century. */
+/* True: the locale says that the terminal shows UTF-8, or no locale is set at all. */
 static bool is_utf8(void)
 {
     static const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };

@@ -1,4 +1,4 @@
-/* Which certificates the command line believes.
+/* Decides which certificates the command line believes.
  *
  *     --insecure            none is checked               http://               there is none
  *     --ca FILE, SHOAL_CA   what FILE vouches for         ca.crt, of a logon    that mesh's nodes

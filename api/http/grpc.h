@@ -61,7 +61,7 @@ bool grpc_asks(const struct http_request *request);
 void grpc_answer(struct http_request *request, struct shoal_view message);
 /* A call ends, before its first message or after some. */
 void grpc_end(struct http_request *request, enum grpc_code code, const char *text);
-/* What an answer of HTTP says, as a call's end: request->reply of calls, unless a route puts its own there. */
+/* Ends a call as an answer of HTTP says: request->reply of calls, unless a route puts its own there. */
 void grpc_refuse(struct http_request *request, int status, struct shoal_view body);
 
 #endif

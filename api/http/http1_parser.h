@@ -49,7 +49,7 @@ size_t http1_head_find(const uint8_t *bytes, size_t len, size_t from);
 SHOAL_MUST_CHECK enum shoal_err http1_head_parse(const uint8_t *bytes, size_t len, struct http1_head *head, int *status,
                                                  struct shoal_msg *msg);
 
-/* What a head is checked for whatever protocol brought it, once its headers are there: Host, Expect, and the target, which
+/* Checks a head whatever protocol brought it, once its headers are there: Host, Expect, and the target, which
  * becomes path and query. */
 SHOAL_MUST_CHECK enum shoal_err http1_head_finish(struct http1_head *head, struct shoal_view target, int *status,
                                                   struct shoal_msg *msg);

@@ -1,4 +1,4 @@
-/* Who is connected: a row for each address that has a connection, so that a full server takes places from whoever has the
+/* The table of clients: a row for each address that has a connection, so that a full server takes places from whoever has the
  * most of them. */
 #ifndef API_HTTP_CLIENTS_H
 #define API_HTTP_CLIENTS_H

@@ -563,7 +563,7 @@ static void flush_h2(struct http_conn *conn)
     }
 }
 
-/* What lies in `in`, in pieces, so that a turn's share is noticed between them. False: it is the next turn's. */
+/* Feeds the parser from `in`, in pieces, so that a turn's share is noticed between them. False: it is the next turn's. */
 static bool advance_h2(struct http_conn *conn)
 {
     size_t at = 0;

@@ -13,7 +13,7 @@
 static const json_t *of(const struct json_value *value) { return (const json_t *)(const void *)value; }
 static const struct json_value *as_value(const json_t *json) { return (const struct json_value *)(const void *)json; }
 
-/* What reading a text costs before it is read: how deep it is, and how long jansson builds its values, in units of about 10 ns. An
+/* The cost of a text before it is read: how deep it is, and how long jansson builds its values, in units of about 10 ns. An
  * empty object costs as much as a hundred bytes of a string. */
 struct weight {
     unsigned deepest;

@@ -129,7 +129,7 @@ static void put_char(struct turner *t, char c)
     t->failed = t->failed || shoal_buf_append(&t->text, &c, 1) != SHOAL_OK;
 }
 
-/* What our own writers escape is below 0x80; a client's text that came with \u sequences is kept as far as U+FFFF. */
+/* Our own writers escape only what is below 0x80; a client's text that came with \u sequences is kept as far as U+FFFF. */
 static void put_code(struct turner *t)
 {
     unsigned code = 0;

@@ -108,7 +108,7 @@ static const char *type_of(const struct shoal_inferred *inferred)
     return looks_like_json(inferred->body) ? "application/json" : "text/plain; charset=utf-8";
 }
 
-/* What a kernel says of its own failure: text, or an object with "error", which is text where a model's file is served. False:
+/* A kernel's reason for its own failure: text, or an object with "error", which is text where a model's file is served. False:
  * it is an object as OpenAI's clients read it, or some other JSON. */
 static bool own_error_text(const struct shoal_inferred *inferred, char text[600])
 {
@@ -210,7 +210,7 @@ static void events_end(struct asking *a)
     http_request_release(request);
 }
 
-/* What was written is in the socket, or the client is gone. */
+/* Called when the bytes are in the socket, or the client is gone. */
 static void write_next(struct http_request *request)
 {
     struct asking *a = request->state;
@@ -306,7 +306,7 @@ static void on_inferred(void *arg, enum shoal_err err, const struct shoal_msg *m
     struct http_request *request = a->request;
 
     a->over = true;
-    /* Who wants OpenAI's events gets them, of a kernel that answers in one piece too. */
+    /* A client that wants OpenAI's events gets them, of a kernel that answers in one piece too. */
     if (!a->started && a->events && a->asker == ASKER_OPENAI && err == SHOAL_OK && inferred->status < 400)
         events_start(a);
     if (a->started) {

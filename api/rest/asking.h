@@ -17,7 +17,7 @@ enum asker { ASKER_OIP, ASKER_DLIM, ASKER_OPENAI, ASKER_EDI };
 /* Of a route with HTTP_BODY_STREAM. */
 void asking_begin(struct http_request *request);
 void asking_data(struct http_request *request, struct shoal_view content);
-/* What has come; lives as long as the request. */
+/* The answer so far; lives as long as the request. */
 struct shoal_view asking_body(const struct http_request *request);
 /* Pieces are wanted whatever the client accepts. */
 void asking_stream(struct http_request *request);

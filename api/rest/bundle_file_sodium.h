@@ -30,7 +30,7 @@ SHOAL_MUST_CHECK enum shoal_err bundle_read_all(int fd, uint8_t *bytes, size_t l
                                                 struct shoal_msg *msg);
 /* A number of the file, the lowest byte first. */
 uint64_t bundle_get_le(const uint8_t *at, unsigned width);
-/* What names a bundle: the magic, then each entry in the order of paths. */
+/* The bytes whose hash names a bundle: the magic, then each entry in the order of paths. */
 void bundle_hash_start(crypto_generichash_state *state);
 void bundle_hash_entry(crypto_generichash_state *state, const struct bundle_entry *entry);
 

@@ -239,7 +239,7 @@ static bool is_there(const struct package_entry *entries, size_t count, const ch
     return file_at(entries, count, root, normal, false) != NULL || file_at(entries, count, root, path, false) != NULL;
 }
 
-/* Where a package has no model.json: its kernel host runs in the one folder that all lies in, if there is one. */
+/* A package without a model.json: its kernel host runs in the one folder that holds everything, if there is one. */
 static void take_only_folder(const struct package_entry *entries, size_t count, struct package *package)
 {
     size_t len = count == 0 ? 0 : strcspn(entries[0].path, "/");

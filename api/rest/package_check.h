@@ -38,7 +38,7 @@ struct package_entry {
     bool is_dir;
 };
 
-/* Which entry is the package's model.json; `count`: none. INVALID: more than one at the same depth. */
+/* Finds the entry that is the package's model.json; `count`: none. INVALID: more than one at the same depth. */
 SHOAL_MUST_CHECK enum shoal_err package_find_model(const struct package_entry *entries, size_t count, size_t *found,
                                                    struct shoal_msg *msg);
 /* Checks what `text`, the content of entry `model`, says against the entries. INVALID: the message says what is wrong. */

@@ -77,7 +77,7 @@ void routes_model_respond(struct http_request *request, int status, enum shoal_e
 void routes_model_uid(const struct shoal_service_info *info, char text[40]);
 /* "isd_container", of what backend.service_kernels says; returns how many requests are in kernels. */
 int64_t routes_model_kernels(struct json_writer *w, struct shoal_view json, const char *finished);
-/* What its kernels have answered of late, together. */
+/* The sum of its kernels' answers of late. */
 void routes_model_rates(struct shoal_view json, int64_t *milli_requests_per_s, int64_t *bytes_per_s);
 /* All models, by name: `begin`, what `put` says of each with commas between them, `end`. */
 struct routes_models {

@@ -96,7 +96,7 @@ static void handle_token_inference(struct http_request *request) { answer_tokens
 
 /* ---- one model ---- */
 
-/* What is wanted of a service, once it has been read. */
+/* Goes on with the verb once the service has been read. */
 struct wanted {
     struct http_request *request;
     routes_model_fn *then;

@@ -199,7 +199,7 @@ static enum shoal_err put_pairs(struct http_request *request, struct json_writer
     return SHOAL_OK;
 }
 
-/* What a path says behind a job's RESULT_DIR; any other path is as it is. */
+/* The part of a path behind a job's RESULT_DIR; any other path is as it is. */
 static const char *below_result(const char *path)
 {
     const char *found = strstr(path, RESULTS);
@@ -511,7 +511,7 @@ static void group(struct answer *a)
     }
 }
 
-/* Where samples came from: the first value of their key in data_value, where that is an address. */
+/* The source of the samples: the first value of their key in data_value, where that is an address. */
 static void find_paths(struct answer *a)
 {
     const struct json_value *values = json_input_get(a->asked, "data_value");

@@ -558,7 +558,7 @@ static void on_application(void *arg, enum shoal_err err, const struct shoal_msg
     http_request_release(request);
 }
 
-/* Which part of the list, and in which order: "submit_time", "-submit_time". */
+/* Reads the part of the list that is asked for, and its order: "submit_time", "-submit_time". */
 static bool read_part(struct http_request *request, struct shoal_job_filter *filter, uint64_t *start, uint64_t *length)
 {
     const char *sort = http_query(request, "sort");

@@ -21,7 +21,7 @@ struct call {
     bool whole;
     bool gone;   /* its client has given it up */
     size_t held; /* of http->infer_bytes */
-    /* What asks the model. */
+    /* These ask the model. */
     struct oip_request oip;
     struct shoal_infer infer;
     char path[512];

@@ -266,7 +266,7 @@ static void on_inferred(void *arg, enum shoal_err err, const struct shoal_msg *m
 
 /* ---- tasks ---- */
 
-/* What is left of the call's time. False: nothing, and it has ended. */
+/* The rest of the call's time. False: nothing, and it has ended. */
 static bool time_left(struct stream *s, uint32_t *timeout_ms)
 {
     uint64_t now = http_now_ms(s->request->http);

@@ -1,4 +1,4 @@
-/* What an edit changes in a service's profile. See shoal/service_doc.h. */
+/* Tells the changes that an edit makes to a service's profile. See shoal/service_doc.h. */
 #include "shoal/service_doc.h"
 
 #include <jansson.h>

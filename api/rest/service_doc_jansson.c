@@ -147,7 +147,7 @@ static json_t *default_of(const struct row *row)
     return NULL;
 }
 
-/* What the profile does not say has its default. */
+/* A field that the profile does not have gets its default. */
 static bool fill_profile(json_t *profile)
 {
     for (size_t i = 0; i < ROW_COUNT; i++)
@@ -383,7 +383,7 @@ static void put_model_path(json_t *model, const char *name, uint64_t now_s)
     (void)json_object_set_new(model, "model_path", json_string(path));
 }
 
-/* What every model object has, and model.json may leave out. */
+/* Adds what every model object has and model.json may leave out. */
 static bool fill_model(json_t *model)
 {
     static const char *const texts[] = { "tag", "weight_path", "runtime", "kernel_path" };
@@ -518,7 +518,7 @@ static enum shoal_err edit_profile(json_t *doc, json_t *body, const struct servi
     return check_profile(profile, msg);
 }
 
-/* What DLI's model object mirrors of the profile; a text that is empty says nothing. */
+/* Copies into DLI's model object what it mirrors of the profile; an empty text says nothing. */
 static enum shoal_err edit_mirrored(json_t *doc, json_t *body, const struct service_doc_edit *edit,
                                     struct shoal_msg *msg)
 {
@@ -793,7 +793,7 @@ static void pack_of(json_t *doc, const char *name, char *pack, size_t cap)
         (void)snprintf(pack, cap, "edi-%s", name);
 }
 
-/* What a kernel needs of a card; packs are told apart by their hashes. */
+/* A kernel's need of a card; packs are told apart by their hashes. */
 static void need_of(json_t *doc, struct shoal_gpu_need *need)
 {
     const char *gpu = text_at(doc, "profile.kernel.gpu");

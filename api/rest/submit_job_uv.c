@@ -362,7 +362,7 @@ static enum shoal_err find_submitted(struct submit_job *j, const char *name, cha
     return err;
 }
 
-/* Where the submitted files begin: in the folder of the main file. `main`: its path from there; "": it is not there. */
+/* The folder in which the submitted files begin: that of the main file. `main`: its path from there; "": it is not there. */
 static enum shoal_err find_root(struct submit_job *j, const char **main)
 {
     char found[PACKAGE_PATH_BYTES_MAX] = "";

@@ -1,4 +1,4 @@
-/* What the deployment of a service adds to a submit: which versions there may be, and the document that is made of its package
+/* The deployment of a service adds to a submit: which versions there may be, and the document that is made of its package
  * (shoal/service_doc.h). */
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static enum shoal_err read_canary(struct submit *s, bool update, struct shoal_ms
     return SHOAL_OK;
 }
 
-/* Which versions there may be, and how many replicas it begins with: WMLA's models begin stopped. */
+/* Sets which versions there may be, and how many replicas it begins with: WMLA's models begin stopped. */
 enum shoal_err submit_read_service(struct submit *s, bool no_words, struct shoal_msg *msg)
 {
     struct shoal_job_options *o = &s->args.options;

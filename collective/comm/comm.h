@@ -322,7 +322,7 @@ void step_reset(struct shoal_comm *comm);
  * applied. */
 void step_adopt(struct shoal_comm *comm, uint64_t step);
 
-/* What my host contributes to a sum of the step's vectors, as far as the words of its members say. */
+/* My host's part of a sum of the step's vectors, as far as the words of its members say. */
 void step_exchange(struct shoal_comm *comm, struct exchange *exchange);
 
 /* ---- early.c ---- */

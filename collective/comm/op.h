@@ -1,4 +1,4 @@
-/* What the files of the collectives outside of steps share (collective_op.h).
+/* Types and calls that the files of the collectives outside of steps share (collective_op.h).
  *
  *   op_check.c   is a call sound, and do all members make the same one      op_queue.c   handles, the thread
  *   op_memory.c  between the caller's memory and the arena                  ops.c        the movements */

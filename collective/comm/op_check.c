@@ -138,7 +138,7 @@ static void fill_said(const struct shoal_comm *comm, const struct shoal_op *op, 
     memcpy(said->dims, op->dims, op->dim_count * sizeof(op->dims[0]));
 }
 
-/* Where memory lies, and whether NCCL may be used, may differ. */
+/* Ranks may differ in where memory lies, and in whether NCCL may be used. */
 static bool same_said(const struct arena_said *a, const struct arena_said *b)
 {
     return a->kind == b->kind && a->kind < REFUSED && a->type == b->type && a->reduction == b->reduction &&
@@ -208,7 +208,7 @@ static void gather_local(struct shoal_comm *comm, struct arena_said *all)
         all[epoch->local[i]] = epoch->peers[epoch->local[i]].words->said[comm->op_number % 2];
 }
 
-/* What the members of `host` said, to one place after the other, or back from there. */
+/* Copies what the members of `host` said to one place after the other, or back from there. */
 static uint32_t pack(const struct epoch *epoch, uint32_t host, struct arena_said *all, struct arena_said *packed,
                      bool back)
 {

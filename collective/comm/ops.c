@@ -71,7 +71,7 @@ static enum shoal_err reduce_in_place(struct shoal_comm *comm, uint64_t at, uint
     return err == SHOAL_OK ? op_local_phase(comm) : err;
 }
 
-/* Where the values lie in my scratch, as they are added up, at one place in every region: they are summed there. */
+/* The values lie in my scratch, as they are added up, at one place in every region: they are summed there. */
 static bool lies_in_scratch(const struct shoal_comm *comm, const struct shoal_op *op, uint64_t *at)
 {
     const struct arena_layout *layout = &comm->arena.layout;

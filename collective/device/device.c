@@ -17,7 +17,7 @@ enum shoal_err device_fail(const struct device *device, const char *call, cuda_r
                       result == CUDA_OUT_OF_MEMORY ? "; use a smaller batch, or a slot with more memory" : "");
 }
 
-/* What a call of CUDA's driver has given, as an error of ours. */
+/* Turns what a call of CUDA's driver has given into an error of ours. */
 static enum shoal_err outcome(const struct device *device, const char *call, cuda_result result, struct shoal_msg *msg)
 {
     return result == CUDA_OK ? SHOAL_OK : device_fail(device, call, result, msg);

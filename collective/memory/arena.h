@@ -66,7 +66,7 @@ struct arena_chunk {
     uint32_t pad;
 };
 
-/* What a worker was asked for in a collective outside of steps (collective_op.h), for the others to compare. */
+/* One worker's request for a collective outside of steps (collective_op.h), for the others to compare. */
 struct arena_said {
     uint8_t kind; /* 0: by a libshoal that says nothing; beyond the last one: refused */
     uint8_t type;

@@ -1,4 +1,4 @@
-/* What differs from one processor to another stands here alone, so that no function is two programs. Elsewhere than on
+/* All that differs from one processor to another stands here, so that no function is two programs. Elsewhere than on
  * x86 the families are built without a target, nothing chooses them, and a pause is nothing. */
 #ifndef COLLECTIVE_CPU_H
 #define COLLECTIVE_CPU_H

@@ -17,7 +17,7 @@ typedef uint32_t vu32 __attribute__((vector_size(64), aligned(1), may_alias));
 typedef int64_t vi64 __attribute__((vector_size(64), aligned(1), may_alias));
 typedef uint64_t vu64 __attribute__((vector_size(64), aligned(1), may_alias));
 
-/* Where the mask is set b, else a: whole bits, so a NaN keeps its own. */
+/* Takes b where the mask is set, else a: whole bits, so a NaN keeps its own. */
 #define PICK(vector, bits, mask, a, b) ((vector)(((bits)(b) & (bits)(mask)) | ((bits)(a) & ~(bits)(mask))))
 
 /* NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses. */

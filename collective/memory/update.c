@@ -155,7 +155,7 @@ uint32_t update_vectors(const struct shoal_update_part *part)
     return 0;
 }
 
-/* What does not fill a vector goes through one that is padded: the same operations for each element. */
+/* The rest that does not fill a vector goes through one that is padded: the same operations for each element. */
 static void run_rest(rule_fn *rule, const struct run *run, uint32_t vectors, size_t at, size_t rest)
 {
     float g[LANES] = { 0 };

@@ -1,4 +1,4 @@
-/* Who comes in through transport_tcp.c's listeners: accepted, given a bounded place, asked for its preamble, proved (I1, I4, I5, I6). */
+/* Lets peers in at transport_tcp.c's listeners: accepts, gives a bounded place, asks for the preamble (I1, I4, I5, I6). */
 #include "tcp_state.h"
 
 #include <errno.h>

@@ -49,7 +49,7 @@ static inline struct shoal_address shoal_get_address(struct shoal_reader *r)
 SHOAL_MUST_CHECK enum shoal_err shoal_address_parse(const char *text, uint16_t port_default,
                                                     struct shoal_address *address, struct shoal_msg *msg);
 void shoal_address_text(struct shoal_address address, char text[SHOAL_ADDRESS_TEXT_BYTES]);
-/* What to do where a socket cannot be bound, for an errno of bind or listen. Static. */
+/* Tells what to do where a socket cannot be bound, for an errno of bind or listen. Static. */
 const char *shoal_address_remedy(int error);
 void shoal_address_to_sockaddr(struct shoal_address address, struct sockaddr_storage *to);
 /* INVALID: neither IPv4 nor IPv6. */

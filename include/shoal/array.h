@@ -120,7 +120,7 @@ struct shoal_task_row {
 /* Rows of one page: an answer stays small beside what else goes over a link. */
 #define SHOAL_TASKS_PAGE_MAX 500
 
-/* What is asked for: tasks behind `after_index` (SHOAL_ARRAY_NONE: from the first), of the states whose bits are
+/* A question for tasks: those behind `after_index` (SHOAL_ARRAY_NONE: from the first), of the states whose bits are
  * set (0: all). */
 struct shoal_tasks_ask {
     uint32_t after_index;

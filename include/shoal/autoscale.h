@@ -19,7 +19,7 @@
 /* Longer than a host's word of its load is old (A4). */
 #define SHOAL_AUTOSCALE_BURST_NS 500000000ull
 
-/* What it remembers between two calls; begins as zeroes. */
+/* Its memory between two calls; begins as zeroes. */
 struct shoal_autoscale {
     uint64_t looked_ns;  /* the last look; 0: none */
     uint64_t burst_ns;   /* since when there is a burst (A4); 0: there is none */

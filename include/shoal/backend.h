@@ -216,7 +216,7 @@ struct shoal_backend {
     /* `linearizable`: by read-index at the leader; otherwise the newest summary known here will do. */
     void (*get)(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
                 shoal_backend_job_fn *done, void *arg);
-    /* What any node has answered before this call is in it. FULL: too many lists at once. */
+    /* The list holds all that any node has answered before this call. FULL: too many lists at once. */
     void (*list)(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
                  shoal_backend_jobs_fn *done, void *arg);
     /* Tasks of an array, a page of them, by read-index at the leader. */
@@ -247,7 +247,7 @@ struct shoal_backend {
     void (*result_read)(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
                         shoal_backend_bytes_fn *done, void *arg);
     void (*result_close)(void *ctx, struct shoal_result *result);
-    /* What was submitted, of a job that has left a result. */
+    /* Reads the submitted files of a job that has left a result. */
     void (*bundle_open)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_bundle_fn *done,
                         void *arg);
 

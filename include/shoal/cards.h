@@ -31,7 +31,7 @@ struct shoal_cards {
     struct shoal_card list[SHOAL_CARDS_MAX];
 };
 
-/* What a service's kernel needs of a card, as its profile says. */
+/* A kernel's need of a card, as its service's profile says. */
 struct shoal_gpu_need {
     uint8_t device; /* enum shoal_job_device: AUTO, or GPU */
     uint32_t mib;   /* GPU: so much of one that is shared; 0: a whole one */

@@ -44,7 +44,7 @@ void shoal_key_of_seed(const uint8_t seed[32], struct shoal_public_key *public_k
                        struct shoal_secret_key *secret_key);
 struct shoal_node_id shoal_node_id_of(const struct shoal_public_key *public_key);
 
-/* What is signed begins with its own (kind, version), so that no record passes for one of another kind. */
+/* The signed bytes begin with their own (kind, version), so that no record passes for one of another kind. */
 struct shoal_signature shoal_sign(const struct shoal_secret_key *secret_key, struct shoal_view view);
 bool shoal_verify(const struct shoal_public_key *public_key, struct shoal_view view,
                   const struct shoal_signature *signature);

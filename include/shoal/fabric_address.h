@@ -1,4 +1,4 @@
-/* Where a worker is reached by the workers of other hosts: what READY says, and the EPOCH tells its members.
+/* The address at which workers of other hosts reach a worker: what READY says, and the EPOCH tells its members.
  *
  *   [1]  ip port  ip port ...  |  ip xx  ip xx  ip xx ...
  *    |   ours, one entry of 6     UCX's: the first ip again, and two of the bytes of  u16 length, major, minor, address
@@ -81,7 +81,7 @@ static inline void shoal_fabric_address_get(const uint8_t *address, size_t len, 
         out->ucx[i] = address[at + (i + 2) / 2 * SHOAL_FABRIC_ENTRY_BYTES + 4 + i % 2];
 }
 
-/* What all members of an epoch have in common. */
+/* The part that all members of an epoch have in common. */
 struct shoal_fabric_common {
     uint32_t members;
     bool sealed; /* somebody */

@@ -275,7 +275,7 @@ struct shoal_swim_actions {
 enum shoal_err shoal_swim_step(struct shoal_swim *swim, const struct shoal_swim_event *event, uint64_t now_ns,
                                struct shoal_swim_actions *actions);
 
-/* When to step with TIMER next; 0 before the first step. */
+/* The time of the next step with TIMER; 0 before the first step. */
 uint64_t shoal_swim_deadline_ns(const struct shoal_swim *swim);
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */

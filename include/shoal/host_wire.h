@@ -230,7 +230,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_host_encode(const struct shoal_host_messag
 SHOAL_MUST_CHECK enum shoal_err shoal_host_decode(struct shoal_view bytes, struct shoal_host_message *message);
 /* True for the kinds that go to a host's slots core, false for those that go to a job's leader. */
 bool shoal_host_kind_to_host(uint8_t kind);
-/* What tells the host that sent `bytes` that the job's group is gone for good: END, of the same generation and term.
+/* The answer to the host that sent `bytes`, when the job's group is gone for good: END, of the same generation and term.
  * False: malformed. */
 bool shoal_host_answer_end(struct shoal_view bytes, uint8_t *answer, size_t cap, size_t *len);
 /* Kind and job of an encoded message, for routing. False: malformed. */

@@ -162,7 +162,7 @@ static inline bool shoal_hex_parse(const char *text, uint8_t *bytes, size_t len)
     return text[2 * len] == '\0';
 }
 
-/* When the job's ticket was issued, by the issuer's wall clock. */
+/* The time at which the job's ticket was issued, by the issuer's wall clock. */
 static inline uint64_t shoal_job_id_ms(struct shoal_job_id id)
 {
     uint64_t ms = 0;

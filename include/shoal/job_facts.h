@@ -107,7 +107,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_encode(const struct shoal_job_
 SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_decode(struct shoal_view bytes, struct shoal_job_summary *summary);
 uint32_t shoal_class_hash(const char *numeric_class); /* never 0 for a text that is not empty */
 
-/* What a host's Python has, by the host's own word, and what a job needs of it, by its framework's canonical name: a
+/* The frameworks of a host's Python, by the host's own word, and those that a job needs, by its framework's canonical name: a
  * service of any name needs none, for its package may be of either. The bits are in records of gossip. 0: a host of the version before, which does not tell; a framework that needs none of these. */
 #define SHOAL_SERVES_TORCH 1u
 #define SHOAL_SERVES_TENSORFLOW 2u

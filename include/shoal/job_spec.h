@@ -82,7 +82,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_encode(const struct shoal_job_spe
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_spec *spec);
 /* Refuse a specification that can never run: INVALID or UNSUPPORTED with cause and remedy. Call before founding. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg);
-/* What every replica may be: a service grows to as many without another specification. */
+/* The bound of replicas: a service grows to as many without another specification. */
 #define SHOAL_SERVICE_ARRAY "0-63"
 /* 1 to 63 of A-Z a-z 0-9 . _ - and the first a letter or digit. */
 bool shoal_service_name_valid(const char *name);

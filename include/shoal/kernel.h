@@ -37,7 +37,7 @@ enum shoal_kernel_log { SHOAL_KERNEL_DEBUG = -1, SHOAL_KERNEL_INFO, SHOAL_KERNEL
 
 struct shoal_kernel_task;
 
-/* What the host does for a kernel; lives as long as the process. */
+/* The calls that the host offers to a kernel; lives as long as the process. */
 struct shoal_kernel_host {
     /* `status` as in HTTP, 200 to 599. `content_type` NULL: application/json where the body is JSON, else text/plain. At most
      * 64 MiB, else the client is told 500. 0: passed on; -1: it was answered already. */
@@ -71,7 +71,7 @@ struct shoal_kernel_start {
     uint32_t batch_max;      /* tasks of one `run`: the profile's task_batch_size */
 };
 
-/* What a kernel's library exports by the name shoal_kernel. */
+/* A kernel's library exports one of these by the name shoal_kernel. */
 struct shoal_kernel {
     uint32_t abi; /* SHOAL_KERNEL_ABI */
     /* Once, before any task; may take its time. `*state` is the kernel's own, and goes to the others. Not 0: it cannot serve, and

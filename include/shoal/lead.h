@@ -163,7 +163,7 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
 
 /* The slots that this job wants of the mesh, for the view of every allocation made here. */
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
-/* What its kernels need of a card. False: a service's document says something newer, which this lead was not told yet. */
+/* Reads what its kernels need of a card. False: a service's document says something newer, which this lead was not told yet. */
 bool shoal_lead_need(const struct shoal_lead *lead, struct shoal_gpu_need *need);
 /* False: its worker is confirmed dead, so that its slot may be another job's already, though the log still has it. */
 /* The i-th slot that is promised and not placed yet (SHOAL_SLOT_NONE: the driver's); false: there are fewer. */

@@ -65,7 +65,7 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
  * its imports take seconds of a core, which jobs at work need more. */
 #define SHOAL_WARM_QUIET_NS (2 * SHOAL_S)
 #define SHOAL_WARM_WANTED_NS (20 * SHOAL_S)
-/* What those with a framework may hold on a host, in MiB of memory of their own (warm-memory); torch takes 230. And what
+/* The bound of those with a framework on a host, in MiB of memory of their own (warm-memory); torch takes 230. And what
  * must be free on the host when one is made, and while it waits. */
 #define SHOAL_WARM_MEMORY_MIB 1024
 #define SHOAL_WARM_MEMORY_MIB_MAX (1 << 20)
@@ -271,7 +271,7 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
  * are usual. Requests that wait at one host for one service, and their bytes: then 429. */
 #define SHOAL_SERVICE_REPLICAS_MAX 64u
 #define SHOAL_SERVICE_CANARY_MAX 101u /* as summaries say it: a percentage, and one */
-/* What is written of one service: its model, its profile and its readme, as JSON. It rides in one entry of its group. */
+/* The document of one service: its model, its profile and its readme, as JSON. It rides in one entry of its group. */
 #define SHOAL_SERVICE_DOCUMENT_BYTES_MAX (24 * SHOAL_KIB)
 /* A runtime that an administrator made: its name and what is written of it, which lie in a framework's row of the mesh group. */
 #define SHOAL_RUNTIME_NAME_BYTES 40u

@@ -1,4 +1,4 @@
-/* Which sample is where: a keyed permutation of 0..n-1 (Feistel network with cycle walking; Black and Rogaway, CT-RSA
+/* The order of samples: a keyed permutation of 0..n-1 (Feistel network with cycle walking; Black and Rogaway, CT-RSA
  * 2002), so that (job seed, data epoch, position) names a sample without any list, and the keyed sums that prove which
  * samples were used. Used alike by the workers and by the auditor. */
 #ifndef SHOAL_PERMUTE_H

@@ -247,7 +247,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct
 SHOAL_MUST_CHECK enum shoal_err shoal_raft_step(struct shoal_raft *raft, const struct shoal_raft_event *event,
                                                 uint64_t now_ns, struct shoal_raft_actions *actions);
 
-/* When to send TIMER; UINT64_MAX: only an event can wake the group. May be in the past: step again at once. */
+/* The time at which to send TIMER; UINT64_MAX: only an event can wake the group. May be in the past: step again at once. */
 uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft);
 
 /* Outside a step: grow the ring when it is half full, refill the spare entries. FULL: no memory (the group goes on,

@@ -1,4 +1,4 @@
-/* Where a request for a service goes: a function of what the node that was asked knows. Pure: no clock, no I/O; chance is asked
+/* Chooses where a service's request goes: a function of what the asked node knows. Pure: no clock, no I/O; chance is asked
  * for.
  *
  *     offer, host by host --> two of those that fit, by chance --> the cheaper --> what becomes of the request now

@@ -43,7 +43,7 @@ struct shoal_sched_env {
     bool (*verify)(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
                    const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]);
     struct shoal_node_id (*node_of_key)(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES]);
-    /* Whose token is this, at that wall time, by the copy of the mesh that the core holds? DENIED: nobody's, with the
+    /* Tells whose token this is, at that wall time, by the copy of the mesh that the core holds. DENIED: nobody's, with the
      * reason. NULL, in a mesh without users (the simulator's): every request is the leader's own. */
     enum shoal_err (*who)(void *arg, struct shoal_view token, uint64_t wall_ms, struct shoal_sched_caller *caller,
                           struct shoal_msg *msg);
@@ -93,7 +93,7 @@ void shoal_sched_destroy(struct shoal_sched *sched); /* accepts NULL */
  * are dropped and counted, everything else answers by actions. */
 SHOAL_MUST_CHECK enum shoal_err shoal_sched_step(struct shoal_sched *sched, const struct shoal_sched_event *event,
                                                  uint64_t now_ns, struct shoal_sched_actions *actions);
-/* When to send TIMER; may be in the past: step again at once. UINT64_MAX: never. */
+/* The time at which to send TIMER; may be in the past: step again at once. UINT64_MAX: never. */
 uint64_t shoal_sched_deadline_ns(const struct shoal_sched *sched);
 
 #endif

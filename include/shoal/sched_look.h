@@ -89,7 +89,7 @@ bool shoal_sched_archive_at(const struct shoal_sched *sched, size_t i, struct sh
 /* The final records in memory, the newest first; `*cursor` is NULL at first. Until the next step. */
 bool shoal_sched_archive_newest(const struct shoal_sched *sched, const void **cursor,
                                 struct shoal_sched_archived *archived);
-/* Where the store keeps the record of a job (a group without entries), and what its snapshot says: for a cold one. The
+/* Tells where the store keeps the record of a job (a group without entries), and what its snapshot says: for a cold one. The
  * views point into `kept`. */
 struct shoal_job_id shoal_sched_archive_place(struct shoal_job_id id);
 bool shoal_sched_archive_read(struct shoal_view kept, struct shoal_sched_archived *archived);

@@ -21,7 +21,7 @@
 #include "shoal/cards.h"
 #include "shoal/error.h"
 
-/* What the profile says of scaling, over all replicas of the service. */
+/* The profile's bounds of scaling, over all replicas of the service. */
 struct service_knobs {
     bool started;
     uint64_t stopped_s; /* since 1970, when it was stopped; 0: it has not been since it was deployed, or is not */
@@ -72,7 +72,7 @@ SHOAL_MUST_CHECK enum shoal_err service_doc_make(const struct service_doc_new *m
 SHOAL_MUST_CHECK enum shoal_err service_doc_edit(struct shoal_view doc, const struct service_doc_edit *edit,
                                                  struct shoal_buf *out, struct shoal_msg *msg);
 
-/* What two documents say differently of the profile, as JSON: [{"path": "policy.kernel_max", "from": 100, "to": 4}]; a value
+/* The differences between two documents' profiles, as JSON: [{"path": "policy.kernel_max", "from": 100, "to": 4}]; a value
  * that is not there is null. `notes`: a list of texts, one for each new field that no part of Shoal reads. MALFORMED: one of
  * them is no document. */
 SHOAL_MUST_CHECK enum shoal_err service_doc_changes(struct shoal_view before, struct shoal_view after,
@@ -84,7 +84,7 @@ bool service_doc_knows(const char *path);
 SHOAL_MUST_CHECK enum shoal_err service_doc_carry(struct shoal_view doc, struct shoal_view before,
                                                   struct shoal_buf *out, struct shoal_msg *msg);
 
-/* What does not ride in the document. */
+/* Facts that do not ride in the document. */
 struct service_doc_facts {
     const char *name, *creator, *service_uri;
     uint64_t created_s, updated_s;
@@ -103,7 +103,7 @@ bool service_doc_runtime_is_ours(const char *name);
 void service_doc_runtime(struct shoal_view doc, char *name, size_t cap);
 /* "no", "shared" or "exclusive". */
 void service_doc_gpu(struct shoal_view doc, char *gpu, size_t cap);
-/* Whose cards its kernels share: gpu_pack_id of its profile, else its own (edi-NAME); "": none. */
+/* The name under which kernels share cards: gpu_pack_id of its profile, else its own (edi-NAME); "": none. */
 void service_doc_pack(struct shoal_view doc, const char *name, char *pack, size_t cap);
 /* MiB of a card that a kernel which shares one has, where its profile says nothing. */
 #define SERVICE_DOC_GPU_MIB 4096u

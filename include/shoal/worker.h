@@ -1,4 +1,4 @@
-/* What the agent, the runner and a worker's library share on one host: the environment, the control page, and the
+/* The contract of the agent, the runner and a worker's library on one host: the environment, the control page, and the
  * messages of the worker's socket (PROTOCOLS 7, 11 to 14).
  *
  *   agent <--SEQPACKET, messages below--> libshoal in an engine, a driver or a C worker
@@ -54,7 +54,7 @@
 #define SHOAL_ENV_LOG_MIB                                                                                              \
     "SHOAL_LOG_MIB" /* what the logs of the job may take on this host, decimal: for the runner                         \
                      */
-/* Where training data between hosts goes: interfaces that are trusted, "lo" or "lo,eth1", or, standing above them, those
+/* The way of training data between hosts: interfaces that are trusted, "lo" or "lo,eth1", or, standing above them, those
  * where it is sealed. An IPv4 address of this host names its interface as well. */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"
 #define SHOAL_ENV_TRANSPORT "SHOAL_TRANSPORT" /* between hosts that trust the network: tcp; ucx: nothing else; or none */
@@ -157,7 +157,7 @@ struct shoal_worker_hello {
     int32_t pid;
     uint8_t token[16];
     char numeric_class[SHOAL_CLASS_TEXT_BYTES]; /* instruction set, framework build, threads, device */
-    /* Where it stands, so that a restarted agent knows: the call it has loaded (0: none), its epoch, whether that is
+    /* Its state, so that a restarted agent knows: the call it has loaded (0: none), its epoch, whether that is
      * closed, its steps. Followed by another READY if it is ready. */
     uint32_t call;
     struct shoal_epoch epoch;

@@ -530,7 +530,7 @@ int agent_main(const struct shoal_cli_agent *options)
         err = start_all(agent, &msg);
     if (err != SHOAL_OK) {
         agent_service_failed(msg.text);
-        /* What was started holds the agent, and the process ends here. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        /* The handles that were started hold the agent, and the process ends here. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         (void)fprintf(stderr, "shoal agent: %s\n", msg.text);
         return err == SHOAL_ERR_INVALID ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
     }

@@ -51,7 +51,7 @@ struct making {
     char user[SHOAL_SCHED_BY_BYTES];
     struct archive_lines lines;
     size_t next;
-    /* What the other guardians have. */
+    /* The record as the other guardians have it. */
     struct shoal_node_id nodes[8];
     size_t node_count, node;
     struct archive_lines theirs;
@@ -598,7 +598,7 @@ static void on_manifest(void *arg, enum shoal_err err, const char *text, struct 
     next_manifest(m);
 }
 
-/* What was submitted goes with a result: a model is served from both (api/rest/submit_job_uv.c). */
+/* The submitted files go with a result: a model is served from both (api/rest/submit_job_uv.c). */
 static void keep_bundle(struct making *m)
 {
     const struct shoal_job *replica = shoal_sched_job(m->agent->sched, m->job);

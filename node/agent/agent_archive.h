@@ -30,7 +30,7 @@ bool archive_is_log(const char *path);
 bool archive_line_text(const struct archive_line *line, char *text, size_t cap);
 /* A line of kind r, to be filled in; NULL: too many, or no memory. */
 struct archive_line *archive_lines_add(struct archive_lines *lines);
-/* What was read before an error stays. TOO_BIG: more lines than fit. */
+/* The lines that were read before an error stay. TOO_BIG: more lines than fit. */
 SHOAL_MUST_CHECK enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view bytes);
 /* A blob of the result, with this hash. */
 bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash hash);

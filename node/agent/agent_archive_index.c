@@ -1,4 +1,4 @@
-/* Which archived jobs there are in the mesh, as this host knows it: its own records, and what the others tell of theirs.
+/* The archived jobs of the mesh, as this host knows them: its own records, and what the others tell of theirs.
  *
  * N2. A host's mark counts what its part of the archive has gained and what it heard was deleted; it is told by gossip,
  *     and who sees another one asks for what is new since. So an index is a few seconds old, and after a start complete

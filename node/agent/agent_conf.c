@@ -181,7 +181,7 @@ static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t 
     return value >= min && value <= max;
 }
 
-/* What was given at the start stands above the file. */
+/* An option that was given at the start stands above the file. */
 static void take_number(struct shoal_cli_agent *options, enum number_setting setting, uint64_t number)
 {
     switch (setting) {

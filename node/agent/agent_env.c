@@ -1,4 +1,4 @@
-/* What a process of a job finds in its environment and its arguments (spec/training-contract 2): what all have in common, what
+/* The environment and the arguments of a job's processes (spec/training-contract 2): what all have in common, what
  * is ours, an array's task, a service's replica, what the user asked for, above which stands what begins with SHOAL_. */
 #include "agent.h"
 
@@ -282,7 +282,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         put_argv(t, text);
 }
 
-/* What we set under our own prefix stands above the user's: bounds, descriptors, which worker it is. */
+/* The variables of our own prefix stand above the user's: bounds, descriptors, which worker it is. */
 static bool is_ours(const struct agent_start_text *t, const char *pair)
 {
     size_t len = strcspn(pair, "=") + 1;

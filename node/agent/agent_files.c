@@ -1,4 +1,4 @@
-/* What waits for the disk, off the loop's thread, in order (shoal/disk.h).
+/* Work that waits for the disk, off the loop's thread, in order (shoal/disk.h).
  *
  *   agent_file_submit (loop) --> queue --> run (thread) --> done (loop)         ledger, blobs, what the agent needs to go on
  *   agent_tree_submit (loop) --> queue --> run (its own thread) --> done        files of result folders, and walks over them

@@ -29,7 +29,7 @@
 
 #include "shoal/banned.h"
 
-/* What Python and torch put behind TMPDIR for a socket, "/torch-shm-dir-XXXXXX/manager.sock" and the like, in the 108 bytes
+/* Python and torch put so much behind TMPDIR for a socket, "/torch-shm-dir-XXXXXX/manager.sock" and the like, in the 108 bytes
  * of sockaddr_un. */
 #define TEMPORARY_BYTES_MAX (108 - 36)
 #define BUNDLE_FILES_MAX 64 /* a bundle, and one that was being written, of each call */
@@ -225,7 +225,7 @@ void agent_folders_leave(struct agent *agent, struct agent_job *job)
     job->files = AGENT_FILES_NONE;
 }
 
-/* What a driver hands to its agent lies there; one that was killed has not removed it. Files alone, and not many: the folder
+/* A driver leaves there what it hands to its agent; one that was killed has not removed it. Files alone, and not many: the folder
  * is the script's to write into, too, and the loop waits. */
 void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job *job)
 {

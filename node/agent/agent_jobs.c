@@ -502,7 +502,7 @@ static void launcher_line(struct agent_job *job, const struct agent_run *run, co
     (void)launcher_put(job, path, "", text);
 }
 
-/* What was asked for and has no effect, once a job: where its driver or first worker starts; of an array on each host. */
+/* Says once a job which of its options have no effect: where its driver or first worker starts; of an array on each host. */
 static void launcher_notes(struct agent_job *job, const struct agent_run *run)
 {
     const bool first =

@@ -19,7 +19,7 @@ SHOAL_MUST_CHECK enum shoal_err agent_python_make(const char *data, const char *
  * line of what went wrong. */
 bool agent_python_try(const struct agent_settings *settings, unsigned seconds, char *said, size_t cap);
 
-/* What training data between hosts goes over there: true, and `said` is UCX's version and path; else why there is none. */
+/* The transport of training data between hosts there: true, and `said` is UCX's version and path; else why there is none. */
 bool agent_python_try_ucx(const struct agent_settings *settings, unsigned seconds, char *said, size_t cap);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which files of a RESULT_DIR are its results.
+/* Chooses the files of a RESULT_DIR that are its results.
  *
  *   RESULT_DIR/model/...        all        RESULT_DIR/log/...             all
  *   RESULT_DIR/anything/...     all        RESULT_DIR/_submitted_code/... what the job has written or changed there

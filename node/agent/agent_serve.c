@@ -152,7 +152,7 @@ static bool write_runtime(const struct agent *agent, const struct agent_job *job
     return true;
 }
 
-/* What was to be asked has been, or cannot be. */
+/* Called when the question has been asked, or cannot be. */
 static void asked(struct asking *asking, struct agent_job *job)
 {
     struct agent *agent = asking->agent;
@@ -178,7 +178,7 @@ static void on_runtime(void *arg, enum shoal_err err, const struct shoal_sched_a
     asked(asking, job);
 }
 
-/* Where the group does not answer in time, the newest document that this host has seen must do. */
+/* If the group does not answer in time, the newest document that this host has seen must do. */
 static void on_document(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct shoal_sched_request read = { .kind = SHOAL_SCHED_MESH_READ, .deadline_ms = DOCUMENT_MS };
@@ -221,7 +221,7 @@ void agent_serve_ask(struct agent *agent, struct agent_job *job)
 
 void agent_serve_ended(struct agent *agent, uint64_t worker_id) { serve_host_end(agent->serve, worker_id); }
 
-/* What does not fit the record is not told. */
+/* The record has no room for more: the rest is not told. */
 static void tell(struct agent *agent, const struct shoal_serving_record *all)
 {
     struct shoal_serving_record fits = *all;

@@ -42,7 +42,7 @@ static struct {
 
 static void notify(const char *text)
 {
-    /* What does not fit into the manager's queue is lost, and said again in time. */
+    /* News that do not fit into the manager's queue are lost, and said again in time. */
     if (service.socket >= 0)
         (void)sendto(service.socket, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL,
                      (const struct sockaddr *)&service.address, service.address_len);

@@ -1,4 +1,4 @@
-/* What an agent is told: options, what `shoal init` and `shoal join` have kept of them, and where this host is. */
+/* The settings of an agent: options, what `shoal init` and `shoal join` have kept of them, and where this host is. */
 #include "agent_settings.h"
 
 #include <errno.h>
@@ -83,7 +83,7 @@ static enum shoal_err keep_text(char *to, size_t cap, const char *option, const 
     return SHOAL_OK;
 }
 
-/* Where training data goes between hosts: what the operator trusts; else where this host is reached, sealed. Loopback
+/* The interfaces for training data: those that the operator trusts; else where this host is reached, sealed. Loopback
  * leads to nobody else. */
 static void choose_fabric(struct agent_settings *settings)
 {
@@ -174,7 +174,7 @@ void agent_api_url(const struct agent_settings *settings, uint16_t port, char ur
     (void)snprintf(url, AGENT_URL_BYTES, "%s://%s", settings->api_plain ? "http" : "https", text);
 }
 
-/* Where other hosts reach this one: they are told this very address. */
+/* The address at which other hosts reach this one: they are told this very one. */
 static enum shoal_err own_address(struct agent_settings *settings, const struct shoal_cli_agent *options,
                                   struct shoal_msg *msg)
 {
@@ -194,7 +194,7 @@ static enum shoal_err own_address(struct agent_settings *settings, const struct 
     return err;
 }
 
-/* What options alone say: no look at the folder, and nothing is started. */
+/* Reads what options alone say: no look at the folder, and nothing is started. */
 static enum shoal_err settings_given(struct agent_settings *settings, const struct shoal_cli_agent *options,
                                      struct shoal_msg *msg)
 {

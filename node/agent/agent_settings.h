@@ -7,12 +7,12 @@
 #define AGENT_PORT 7410
 #define AGENT_API_PORT 9243
 
-/* What was given stands above the folder's agent.conf. Starts the Python that is named, and waits for the disk. */
+/* An option that was given stands above the folder's agent.conf. Starts the Python that is named, and waits for the disk. */
 SHOAL_MUST_CHECK enum shoal_err agent_settings_of(struct agent_settings *settings, const struct shoal_cli_agent *given,
                                                   struct shoal_msg *msg);
 /* Whether an agent would take these options: for whoever keeps them for later. Nothing is written. */
 SHOAL_MUST_CHECK enum shoal_err agent_settings_check(const struct shoal_cli_agent *options, struct shoal_msg *msg);
-/* Where other hosts reach the API: of one that listens on all addresses, the host's. */
+/* The address at which other hosts reach the API: of one that listens on all addresses, the host's. */
 #define AGENT_URL_BYTES 96
 void agent_api_url(const struct agent_settings *settings, uint16_t port, char url[AGENT_URL_BYTES]);
 

@@ -398,7 +398,7 @@ static void on_merge(uv_timer_t *timer)
 
 /* ---- pushing ---- */
 
-/* What was due to a host that keeps the job's files no more is not due to the one in its place. */
+/* A piece that was due to a host that keeps the job's files no more is not due to the one in its place. */
 static void target_begin(struct tree *tree, size_t at, struct shoal_node_id node)
 {
     tree->targets[at] = (struct target){ .node = node, .tree = tree, .named = true, .dirty = true };

@@ -1,4 +1,4 @@
-/* When the files of a job that other hosts have written are here: train() raises after them.
+/* Waits until the files of a job that other hosts have written are here: train() raises after them.
  *
  *   this host --PEER_PUSH_FILE, kind TREE_SETTLE, job--> hosts of the job     each looks at its folder, pushes what is new
  *             <------------------ answer -----------------------------------  and answers when nothing is due to the asker

@@ -1,4 +1,4 @@
-/* What a process wrote last on its standard error, as one line for people (`shoal why`). Pure; the text is a stranger's. */
+/* The last words of a process on its standard error, as one line for people (`shoal why`). Pure; the text is a stranger's. */
 #ifndef AGENT_WORDS_H
 #define AGENT_WORDS_H
 

@@ -219,7 +219,7 @@ static void restore_files(struct agent *agent, struct agent_job *job, struct sen
     agent_read_blob(agent, job->id, manifest, 4 * SHOAL_MIB, on_manifest, r);
 }
 
-/* What the engines wrote before one of them failed is here when the script hears of it. */
+/* The files that engines wrote before one of them failed are here when the script hears of it. */
 static void on_files_here(void *arg)
 {
     struct sending *sending = arg;

@@ -1,4 +1,4 @@
-/* What this host leases: its GPUs where there are any (devices_nvml.c), else CPU slots, else what the operator declares for a
+/* The slots of this host: its GPUs where there are any (devices_nvml.c), else CPU slots, else what the operator declares for a
  * test. */
 #include "agent.h"
 
@@ -74,7 +74,7 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
     if (settings->slots > SHOAL_SLOTS_MAX)
         settings->slots = SHOAL_SLOTS_MAX;
     settings->shares = shares_of(settings);
-    /* What bits an engine computes depends on its framework too: it says its numeric class itself, when it is ready,
+    /* The bits that an engine computes depend on its framework too: it says its numeric class itself, when it is ready,
      * and a leader leaves out hosts whose engines differ. Nothing said here fits all. */
     settings->numeric_class[0] = '\0';
     return SHOAL_OK;

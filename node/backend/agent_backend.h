@@ -93,7 +93,7 @@ SHOAL_MUST_CHECK enum shoal_err backend_service_metrics(struct agent *agent, str
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
 
-/* What the host says of itself; zero: nothing yet. */
+/* The host's own word of itself; zero: nothing yet. */
 struct shoal_facts_record backend_facts_of(struct agent *agent, struct shoal_node_id node);
 
 /* backend_nodes.c: as in shoal/backend.h */

@@ -76,7 +76,7 @@ static void peers_write(struct agent *agent)
     shoal_buf_deinit(&text);
 }
 
-/* Where a newcomer goes; the whole list may be of members that are there, and they will do. */
+/* The peers that a newcomer asks; the whole list may be of members that are there, and they will do. */
 static struct known_peer *room_for_one(void)
 {
     if (peers.count < SHOAL_SWIM_SEEDS_MAX)

@@ -1,4 +1,4 @@
-/* What lies in a job's RESULT_DIR: listed, and read piece by piece, here or where it lies.
+/* The files of a job's RESULT_DIR: listed, and read piece by piece, here or where it lies.
  *
  *   asker: hosts that run it, own folder, guardians; until one has a file --list, page by page--> lines
  *   asker: the one that listed ---------------------------------------------read, piece by piece--> bytes

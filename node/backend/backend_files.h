@@ -1,4 +1,4 @@
-/* What lies in a job's RESULT_DIR, on this node or on another that has it (backend_files.c). */
+/* The files of a job's RESULT_DIR, on this node or on another that has them (backend_files.c). */
 #ifndef SHOAL_NODE_BACKEND_FILES_H
 #define SHOAL_NODE_BACKEND_FILES_H
 

@@ -66,7 +66,7 @@ static bool was_tried(const struct infer_call *call, struct shoal_node_id node)
     return false;
 }
 
-/* What this node has sent there itself counts at once; the host's own word is some time old. */
+/* Requests that this node has sent there itself count at once; the host's own word is some time old. */
 static uint64_t sent_to(const struct agent *agent, struct shoal_node_id node)
 {
     uint64_t count = 0;

@@ -237,7 +237,7 @@ void backend_infer_out_more(struct infer_call *call, size_t bytes)
     say_more(call);
 }
 
-/* Where there is no room for the word, its host ends the request by its deadline. */
+/* If there is no room for the word, its host ends the request by its deadline. */
 void backend_infer_out_cancel(struct infer_call *call)
 {
     if (is_out(call) && call->pieces)

@@ -28,7 +28,7 @@ struct kernels_look {
     void *arg;
 };
 
-/* What the kernel said of its tensors, as JSON: {"name","datatype","shape"} of each; other values become null. False: memory
+/* The kernel's own word of its tensors, as JSON: {"name","datatype","shape"} of each; other values become null. False: memory
  * is short, or it is malformed. */
 static bool put_value(struct shoal_pack_reader *r, struct shoal_buf *json, unsigned depth)
 {

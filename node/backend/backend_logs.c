@@ -128,7 +128,7 @@ static bool has_bytes(const struct agent_job *job, const char *path)
     return any;
 }
 
-/* Where a task's stream lies. An elastic driver's own prints lie apart; they are shown where the helper wrote nothing
+/* The path of a task's stream. An elastic driver's own prints lie apart; they are shown where the helper wrote nothing
  * (training-contract 2.5). */
 static void stream_path(const struct agent_job *job, const struct task *task, const char *name, bool own, char *path,
                         size_t cap)
@@ -348,7 +348,7 @@ bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal
     return false;
 }
 
-/* What is asked of this node it may have as a host of the job too, in memory or on disk. Until the next call. */
+/* The log that this node is asked for it may have as a host of the job too, in memory or on disk. Until the next call. */
 struct agent_job *backend_serves_files(struct agent *agent, struct shoal_job_id id)
 {
     static struct agent_job kept;
@@ -427,7 +427,7 @@ static void log_try(struct log_call *call);
 
 static void on_log_timer(uv_timer_t *timer) { log_try(timer->data); }
 
-/* Who asked is answered now, with what there is. */
+/* The caller is answered now, with what there is. */
 static bool log_is_due(const struct log_call *call)
 {
     return agent_now_ns() >= call->until_ns && !log_settles(call->agent, call->id);

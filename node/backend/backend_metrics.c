@@ -1,4 +1,4 @@
-/* What an agent counts of itself, as OpenMetrics: its rooms' counters, the turns of its loop, its slots, the jobs here.
+/* An agent's counters of itself, as OpenMetrics: its rooms' counters, the turns of its loop, its slots, the jobs here.
  *
  * Labels are bounded: a slot of this host (at most SHOAL_SLOTS_MAX), a job of which something runs here (SHOAL_HOST_JOBS_MAX).
  * A job that is not here any more has no sample any more. */

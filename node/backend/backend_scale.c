@@ -22,7 +22,7 @@
 #define REQUEST_MS 5000
 #define FLOOR_NS (2 * SHOAL_S)
 
-/* What this node remembers of a service that it leads. */
+/* This node's memory of a service that it leads. */
 struct scale_state {
     struct scale_state *next;
     struct agent *agent;
@@ -93,7 +93,7 @@ static void scale_to(struct scale_state *state, uint32_t replicas)
     agent_request(state->agent, &request, on_scaled, state);
 }
 
-/* What its document says of a canary counts until the service's name changes. */
+/* Its document's word of a canary counts until the service's name changes. */
 static bool has_canary(const struct scale_state *state, const struct shoal_mesh_service *service)
 {
     return state->read && state->knobs.started && state->knobs.canary > 0 &&

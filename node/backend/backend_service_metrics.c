@@ -1,4 +1,4 @@
-/* What the services with a kernel on this host count, as OpenMetrics. A label is a service's name and its version
+/* The counters of the services with a kernel on this host, as OpenMetrics. A label is a service's name and its version
  * (0: an older agent deployed it), or these and how its requests ended. */
 #include "agent_backend.h"
 

@@ -1,4 +1,4 @@
-/* What the interrupted deployment of a canary has left is put right, before a verb of the service does what it is to.
+/* Puts right what the interrupted deployment of a canary has left, before a verb of the service does what it is to.
  *
  *     the name stands for a version that is stopped, whose document says that it is the canary of the name's next change
  *     (its deployment ended between the two, decision 0058) --> SET_SERVICE: the name stands for the current version again

@@ -25,7 +25,7 @@ void backend_service_find(struct agent *agent, const char *name, bool fresh, bac
 const struct shoal_mesh_service *backend_service_of(struct agent *agent, struct shoal_job_id job);
 /* backend_versions.c: the number of a service's version; 0: this node does not know it. */
 uint32_t backend_version_number(struct agent *agent, const struct shoal_mesh_service *service, bool current);
-/* What a version's summary says of its canary. */
+/* A version's canary, as its summary tells it. */
 uint8_t backend_canary_part(struct agent *agent, struct shoal_job_id job);
 struct backend_version {
     const struct shoal_mesh_service *service;

@@ -1,4 +1,4 @@
-/* What all hosts say of the services that they serve, read once and in order of the services' jobs: for answers that tell of
+/* Reads what all hosts say of the services that they serve, once and in order of the services' jobs: for answers that tell of
  * many services. */
 #include <stdlib.h>
 

@@ -58,7 +58,7 @@ static bool put_in(struct list_merge *m, const struct merged *row)
     return true;
 }
 
-/* What is behind this place is not known of all nodes, or has no room: K4. */
+/* The list ends at this place: what follows is not known of all nodes, or has no room: K4. */
 static void cut_at(struct list_merge *m, const struct shoal_list_place *place)
 {
     if (m->cut && list_place_cmp(&m->query, &m->upto, place) <= 0)

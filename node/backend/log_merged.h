@@ -1,4 +1,4 @@
-/* What a process printed on both streams, in its order (shoal/log_order.h), as one log. */
+/* Merges what a process printed on both streams, in its order (shoal/log_order.h), into one log. */
 #ifndef NODE_LOG_MERGED_H
 #define NODE_LOG_MERGED_H
 

@@ -14,7 +14,7 @@
 #define TREE_GONE 4      /* that content is none: the file was removed */
 #define TREE_SETTLE 8    /* no piece: the job's id follows, and the answer comes when nothing is due to the asker */
 
-/* Which content of a path this is. The higher number wins, then the higher author. 0: its content is not proven. A file
+/* The number of a path's content. The higher number wins, then the higher author. 0: its content is not proven. A file
  * that was removed has no bytes and a hash of zeros. */
 struct tree_version {
     uint64_t number;
@@ -59,7 +59,7 @@ SHOAL_MUST_CHECK enum shoal_err tree_forget(const struct tree_place *place, stru
 /* Up to `cap` bytes from `offset`, no link followed; -1: it cannot be read. */
 ssize_t tree_read(const struct tree_place *place, uint64_t offset, uint8_t *bytes, size_t cap);
 
-/* Where the piece after `from` begins in a file of `bytes`: behind a hole, but no later than the last piece, of `piece`
+/* The begin of the piece after `from` in a file of `bytes`: behind a hole, but no later than the last piece, of `piece`
  * bytes, which tells how long the file is. */
 uint64_t tree_next(const struct tree_place *place, uint64_t from, uint64_t bytes, uint64_t piece);
 

@@ -1,4 +1,4 @@
-/* What lies in a job's result folder, as one look over it finds it.
+/* The content of a job's result folder, as one look over it finds it.
  *
  *   root --openat, no link followed--> folders --fstatat--> regular files: path, size, time
  *

@@ -94,7 +94,7 @@ void conn_refuse(struct conn *conn, enum link_refusal why);
 void conn_close(struct conn *conn);
 SHOAL_MUST_CHECK enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view frame);
 void conn_ping(struct conn *conn);
-/* What was written is sent again and again without arriving, though the peer is heard: its path swallows large packets. */
+/* Our bytes are sent again and again and do not arrive, though the peer is heard: its path swallows large packets. */
 bool conn_is_stalled(struct conn *conn, uint64_t now_ns);
 uint64_t conn_now_ns(void);
 

@@ -650,7 +650,7 @@ static void on_tick(uv_timer_t *timer)
 {
     struct shoal_link *link = timer->data;
     uint64_t now_ns = conn_now_ns();
-    /* When this loop itself has stood still, its peers' words wait unread in the sockets: judge them next time. */
+    /* If this loop itself has stood still, its peers' words wait unread in the sockets: judge them next time. */
     bool was_late = link->ticked_ns != 0 && now_ns - link->ticked_ns >= 2 * link->period_ns + TICK_MIN_NS;
 
     link->ticked_ns = was_late ? 0 : now_ns; /* twice in a row is no excuse */

@@ -1,4 +1,4 @@
-/* Who knocks at the runner's socket (R5 of runner.h). The agent is an ancestor of its runner, or has taken the place of one;
+/* Knows who knocks at the runner's socket (R5 of runner.h). The agent is an ancestor of its runner, or in the place of one;
  * whatever the job starts is a descendant, since orphans come back to the runner (R2). */
 #include "runner_state.h"
 

@@ -69,7 +69,7 @@ close_pair:
     return err;
 }
 
-/* What is no `name=value`, or has a name beyond any use, is left out. */
+/* A string that is no `name=value`, or has a name beyond any use, is left out. */
 static void put_environment(struct shoal_pack_writer *w, const struct shoal_runner_start *start)
 {
     shoal_pack_begin_map(w);

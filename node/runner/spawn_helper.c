@@ -113,7 +113,7 @@ static void fds_of(struct msghdr *header, struct order_fds *found)
     }
 }
 
-/* Where somebody cannot be killed, places of ended runners are given up: agents look for who is left by environment, too. */
+/* If somebody cannot be killed, places of ended runners are given up: agents look for who is left by environment, too. */
 static bool has_place(struct helper *helper)
 {
     for (unsigned i = 0; helper->kept_count == SPAWN_RUNNERS_MAX && i < helper->kept_count; i++)

@@ -67,7 +67,7 @@ SHOAL_MUST_CHECK bool warm_key_of(const struct shoal_runner_start *start, char k
 enum shoal_warm warm_key_kind(const char *key);
 /* A server made from `key`, with its end of the socket. 0, or errno. */
 SHOAL_MUST_CHECK int warm_process_start(const char *native, const char *key, int socket, pid_t *pid);
-/* What a process has of its own in memory; 0: not known. And what the host has free. */
+/* Memory of a process's own; 0: not known. And what the host has free. */
 uint64_t warm_process_bytes(pid_t pid);
 uint64_t warm_free_bytes(void);
 

@@ -1,4 +1,4 @@
-/* What an interpreter reads from its environment while it starts, or what the C library reads before that (warm.h, W1). */
+/* Knows the variables that an interpreter reads while it starts, and those that the C library reads before that (warm.h, W1). */
 #include "warm.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ bool warm_keeps(const char *pair, enum shoal_warm kind)
 {
     static const char *const plain[] = { "PYTHON", "LD_", "LC_",   "LANG",  "MALLOC_",
                                          "GLIBC_", "TZ",  "HOME=", "USER=", "COVERAGE_PROCESS_START=" };
-    /* What torch, NumPy and the libraries below them read when they are loaded, and where they look for files. */
+    /* Those that torch, NumPy and the libraries below them read when they are loaded, and where they look for files. */
     static const char *const framework[] = { "OMP_",         "GOMP_",  "KMP_",   "MKL_",    "OPENBLAS_", "GOTO_",
                                              "NUMEXPR_",     "BLIS_",  "NPY_",   "NUMPY_",  "TORCH",     "ATEN_",
                                              "PYTORCH",      "CAFFE2", "DNNL_",  "ONEDNN_", "NCCL_",     "NVIDIA_TF32_",

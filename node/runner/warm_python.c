@@ -170,7 +170,7 @@ static void watch(const char *list)
     }
 }
 
-/* Where the words and the environment lie that the kernel shows: fields 48 to 51 of the process's own line. */
+/* Finds the words and the environment that the kernel shows: fields 48 to 51 of the process's own line. */
 static bool shown_of_self(char *ends[4])
 {
     unsigned long long found[4] = { 0 };
@@ -252,7 +252,7 @@ static bool fits(const struct shoal_runner_start *start)
            all_equal(env, warm.own_environ) && all_equal(warm.own_environ, env);
 }
 
-/* What the kernel shows as the environment that this process was started with: by it people, runners and agents find whose
+/* Sets what the kernel shows as the environment that this process was started with: by it people, runners and agents find whose
  * it is. Variables that are kept stand before the room already. */
 static void show_environment(const struct shoal_runner_start *start)
 {

@@ -126,7 +126,7 @@ struct inherited {
     int log;
 };
 
-/* What the key says, taken apart: its lines end with 0 now. */
+/* The key, taken apart: its lines end with 0 now. */
 struct recipe {
     char text[SHOAL_WARM_KEY_BYTES];
     const char *program;

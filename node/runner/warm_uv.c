@@ -143,7 +143,7 @@ static uint64_t hash_of(const char *key)
     return hash;
 }
 
-/* What ends before any runner of it has answered would end again. */
+/* A start that ended before any runner of it has answered would end again. */
 static void note_failure(const struct server *server)
 {
     struct warm *warm = server->warm;

@@ -24,12 +24,12 @@ _Static_assert(SHOAL_INFER_PIECE_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_
 #define KERNEL_TEXT_BYTES 400
 #define KERNEL_TYPE_BYTES 128
 #define KERNEL_NAME_BYTES 64
-/* What a kernel says of its model's inputs and outputs: kept as it was said. */
+/* A kernel's word of its model's inputs and outputs: kept as it was said. */
 #define KERNEL_TENSORS_BYTES_MAX (16 * SHOAL_KIB)
 
 enum kernel_kind { KERNEL_READY, KERNEL_DONE, KERNEL_PART, KERNEL_FAILED };
 
-/* What goes with a request's body; the texts are borrowed. */
+/* The head that goes with a request's body; the texts are borrowed. */
 struct kernel_ask {
     uint64_t id;
     const char *path, *method, *content_type, *model, *version, *user;
@@ -55,7 +55,7 @@ struct kernel_message {
 };
 
 #define KERNEL_HEAD_BYTES_MAX (4 * SHOAL_KIB)
-/* What goes before the body of a request: length, array, and the head of the body. TOO_BIG: a text is too long. */
+/* Writes what goes before the body of a request: length, array, and the head of the body. TOO_BIG: a text is too long. */
 SHOAL_MUST_CHECK enum shoal_err kernel_infer_head(const struct kernel_ask *ask, size_t body_bytes,
                                                   uint8_t head[KERNEL_HEAD_BYTES_MAX], size_t *len);
 

@@ -58,7 +58,7 @@ struct serve_ask {
     void *arg;
 };
 
-/* What a user can do about a TIMEOUT. */
+/* Tells what a user can do about a TIMEOUT. */
 #define SERVE_LIMIT_TEXT "; policy.task_execution_timeout of the model's profile says how long a request may take"
 
 struct serve_host *serve_host_create(const struct serve_host_options *options);
@@ -92,7 +92,7 @@ struct serve_facts {
 #define SERVE_FACTS_MAX 64
 size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts, size_t cap);
 
-/* What was counted of it since its first kernel came to this host. A request that ended without a kernel's answer is in
+/* Its counters since its first kernel came to this host. A request that ended without a kernel's answer is in
  * `failed` alone. */
 #define SERVE_BATCH_BOUNDS 7
 static const uint32_t serve_batch_bounds[SERVE_BATCH_BOUNDS] = { 1, 2, 4, 8, 16, 64, 256 };

@@ -387,7 +387,7 @@ static void count_failed(struct serve_host *host, struct shoal_job_id job)
         service->counts.failed++;
 }
 
-/* What is in the kernel is lost (H1); the replica stays known, and may be connected again. */
+/* The request that is in the kernel is lost (H1); the replica stays known, and may be connected again. */
 static void replica_disconnect(struct serve_host *host, struct replica *replica, const char *why)
 {
     struct request *request = replica->requests;

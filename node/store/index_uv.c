@@ -291,7 +291,7 @@ static void on_scanned(uv_work_t *work, int status)
     stop_if_done(index);
 }
 
-/* What is in memory now belongs to the scan: J1. */
+/* The rows that are in memory now belong to the scan: J1. */
 static bool scan_begin(struct shoal_index *index, struct scan *scan)
 {
     size_t room = index->newest->count + index->written->count;

@@ -1,4 +1,4 @@
-/* What is appended: a job's bytes are made on the loop's thread, written and flushed on the writer's (I1 to I3 of
+/* Appends: a job's bytes are made on the loop's thread, written and flushed on the writer's (I1 to I3 of
  * store_lmdb.c). */
 #include "store_lmdb.h"
 
@@ -316,7 +316,7 @@ static enum shoal_err check_batch(struct shoal_store *store, const struct shoal_
                               batch->entries[i].bytes.len, SHOAL_ENTRY_BYTES_MAX);
         bytes += batch->entries[i].bytes.len;
     }
-    /* What frees space is always taken: 40 % of the map is kept for it. */
+    /* A write that frees space is always taken: 40 % of the map is kept for it. */
     if (batch->entries_count > 0 && store->stats.used_bytes / SHOAL_STORE_FULL_PERCENT > store->map_bytes / 100) {
         store->stats.refused_full++;
         return shoal_fail(msg, SHOAL_ERR_FULL,

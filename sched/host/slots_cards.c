@@ -23,7 +23,7 @@ static uint32_t card_of(const struct shoal_slots *slots, uint32_t slot)
     return shoal_cards_of(slots->options.cards, slots->options.shares, slot);
 }
 
-/* What is held of a card, slot `except` left out, and all that `free` has a bit for. */
+/* Memory that is held of a card, slot `except` left out, and all that `free` has a bit for. */
 static struct card_use look(const struct shoal_slots *slots, uint32_t card, uint32_t except, uint64_t free)
 {
     struct card_use use = { .whole = false };

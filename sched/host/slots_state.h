@@ -199,7 +199,7 @@ void slots_worker_freeze_due(struct slots_step *s, struct worker *worker);
 void slots_job_forget(struct shoal_slots *slots, struct hjob *job);
 /* Bytes that a message has taken of the step's pool. */
 void slots_pool_take(struct shoal_slots_actions *actions, size_t len);
-/* What an event says enters the tables; its consequences follow in the same step (slots_drive.c). */
+/* Enters an event into the tables; its consequences follow in the same step (slots_drive.c). */
 SHOAL_MUST_CHECK enum shoal_err slots_on_event(struct slots_step *s, const struct shoal_slots_event *event);
 void slots_reattached(struct slots_step *s); /* no runner is waited for any longer */
 
@@ -219,7 +219,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from);
 /* slots_cards.c: S14. */
 /* Why slot `index` cannot be had with so much of its card; NULL: it can, or it is of none. */
 const char *slots_card_refuses(const struct shoal_slots *slots, uint32_t index, uint32_t mib, uint64_t pack);
-/* What the record says of the cards, and which whole slots are free; `free` has a bit for each slot that nobody holds. */
+/* Reads the cards of the record, and which whole slots are free; `free` has a bit for each slot that nobody holds. */
 void slots_cards_record(const struct shoal_slots *slots, uint64_t free, struct shoal_slots_record *record);
 
 /* slots_worker.c: local workers. */

@@ -121,7 +121,7 @@ static void put_worker(struct shoal_writer *w, const struct worker *worker)
     shoal_put_text(w, worker->report.text);
 }
 
-/* What is leased of cards, after all else: versions before, which know nothing of it, read a table of whole slots. */
+/* The leases of cards come after all else: versions before, which know nothing of it, read a table of whole slots. */
 static void put_shares(struct shoal_writer *w, const struct shoal_slots *slots)
 {
     uint32_t count = 0;

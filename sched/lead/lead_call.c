@@ -366,7 +366,7 @@ __attribute__((format(printf, 3, 4))) static void fail_call(struct shoal_lead *l
     lead->failures = 0;
 }
 
-/* What engines report of a failed call is no news of the next one, so that waits until they are gone. */
+/* A report of a failed call is no news of the next one, so that waits until the engines are gone. */
 bool lead_clears_failed(const struct shoal_lead *lead)
 {
     SHOAL_ASSERT(lead->job->call_count <= SHOAL_CALLS_MAX);
@@ -636,7 +636,7 @@ static void judge_deaths(struct shoal_lead *lead, const struct shoal_call *call,
         lead_fail(lead, -1, DEATHS, lead->failures, before, last);
 }
 
-/* What no other engine can do better ends the call; where there is none, the job. */
+/* A failure that no other engine would do better ends the call; where there is none, the job. */
 static void judge_engines(struct shoal_lead *lead)
 {
     const struct shoal_call *call = shoal_job_running_call(lead->job);

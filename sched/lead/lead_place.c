@@ -444,7 +444,7 @@ static void drop_grants(struct lead_step *s)
     lead->grant_count = kept;
 }
 
-/* What is placed there and was not heard of yet is still a promise to the host: a CANCEL would take it, too. */
+/* A worker that is placed there and was not heard of yet is still a promise to the host: a CANCEL would take it, too. */
 static bool awaits_report(const struct shoal_lead *lead, struct shoal_node_id node)
 {
     for (uint32_t i = 0; i < lead->worker_cap; i++)

@@ -1,4 +1,4 @@
-/* Which hosts should hold an archived job's record, and what is known of those that do (sched_archive.c: A6). */
+/* Chooses the hosts that should hold an archived job's record, and keeps what is known of those that do (sched_archive.c: A6). */
 #include "sched_archive.h"
 #include "sched_archive_table.h"
 #include "sched_node.h"

@@ -338,7 +338,7 @@ static const struct sched_node *next_source(struct shoal_sched *s)
     return NULL;
 }
 
-/* When somebody who is left alone for now may be asked; SCHED_NEVER: nobody. */
+/* The time at which somebody who is left alone for now may be asked; SCHED_NEVER: nobody. */
 static uint64_t next_asking(const struct shoal_sched *s)
 {
     uint64_t at = SCHED_NEVER;

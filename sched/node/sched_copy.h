@@ -24,7 +24,7 @@ SHOAL_MUST_CHECK enum shoal_err sched_copy_replace(struct shoal_sched *s, const 
 SHOAL_MUST_CHECK enum shoal_err sched_copy_make_old(struct shoal_sched *s, const struct sched_sealing *sealing);
 /* `author` says that it holds this version. */
 void sched_copy_heard(struct shoal_sched *s, struct shoal_node_id author, uint64_t version, uint64_t config);
-/* What is known of that node has changed: it may be asked now. */
+/* There is news of that node: it may be asked now. */
 struct sched_node;
 void sched_copy_look(struct shoal_sched *s, const struct sched_node *node);
 /* Somebody has a newer one, as it says. */

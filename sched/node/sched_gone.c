@@ -40,7 +40,7 @@ bool sched_gone_is_forgotten(const struct shoal_sched *s, struct shoal_job_id id
     return shoal_job_id_cmp(id, s->gone_horizon) <= 0 && !is_ahead(s, s->gone_horizon);
 }
 
-/* Where the id stands, or the end of the list; the one that was removed first makes room, by the clock's order: not one
+/* The place of the id, or the end of the list; the one that was removed first makes room, by the clock's order: not one
  * of a time to come, while there is another. */
 static struct sched_gone *gone_place(struct shoal_sched *s, struct shoal_job_id id)
 {

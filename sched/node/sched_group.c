@@ -721,7 +721,7 @@ static uint64_t newest_config(const struct sched_group *g)
     return sched_group_config_version(g);
 }
 
-/* What it holds, or leads, is of an earlier lineage than ours, or of an earlier membership: it goes, and may become a
+/* Tells that what it holds, or leads, is of an earlier lineage than ours, or of an earlier membership: it goes, and may become a
  * member anew. */
 void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to)
 {

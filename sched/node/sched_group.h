@@ -149,7 +149,7 @@ struct sched_group {
     struct sched_told told[SCHED_TOLD_MAX];
     bool dirty;
     struct sched_group *next_dirty;
-    /* What lists show of it: sched_index.c. */
+    /* Its row in lists: sched_index.c. */
     bool index_dirty;
     struct sched_group *index_next, *index_prev;
     uint64_t index_mark; /* of the row emitted last; 0: none */

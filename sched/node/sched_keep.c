@@ -51,7 +51,7 @@ static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_membe
            !shoal_store_id_equal(node->info.store, member->id.store);
 }
 
-/* When this member must be given up; SCHED_NEVER: it is well. */
+/* The time at which this member must be given up; SCHED_NEVER: it is well. */
 static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g,
                         const struct shoal_raft_member *member)
 {

@@ -62,7 +62,7 @@ bool sched_park_owner(const struct shoal_sched *s, struct shoal_job_id id, struc
 bool sched_park_wake(struct shoal_sched *s, struct shoal_job_id id);
 void sched_park_want(struct shoal_sched *s, struct shoal_job_id id); /* by this node, of one that is parked here */
 enum parked_how sched_park_restore(struct shoal_sched *s, const struct shoal_sched_event *event);
-/* When a group that comes back campaigns, if nobody leads it; 0: it was not parked. */
+/* The time at which a group that comes back campaigns, if nobody leads it; 0: it was not parked. */
 uint64_t sched_park_campaign(struct shoal_sched *s, struct shoal_job_id id);
 void sched_park_came(struct shoal_sched *s, struct sched_group *g);
 void sched_park_fails(struct shoal_sched *s, struct shoal_job_id id);

@@ -135,7 +135,7 @@ static enum shoal_err check_edit(const struct sched_request *r, const struct sch
     return SHOAL_OK;
 }
 
-/* What can be said before the log of a change of a service. */
+/* Answers what can be said of a change of a service before it is in the log. */
 static enum shoal_err check_service(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
 {
     SHOAL_ASSERT(r->kind == SHOAL_SCHED_SCALE || r->kind == SHOAL_SCHED_EDIT);

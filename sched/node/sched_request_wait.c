@@ -80,7 +80,7 @@ bool sched_request_asked_enough(const struct sched_request *r)
     return (r->answered & r->must) == r->must && told_majority(r);
 }
 
-/* What has not answered. */
+/* Those that have not answered. */
 static const char *silent_ones(const struct sched_request *r)
 {
     if (r->kind == SHOAL_SCHED_RECOVER)

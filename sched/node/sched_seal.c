@@ -200,7 +200,7 @@ static const struct sched_seal_heard *heard_of(const struct sched_sealing *seali
     return NULL;
 }
 
-/* What is there by now makes a copy, or it waits. */
+/* The seals that are there by now make a copy, or it waits. */
 static void try_finish(struct shoal_sched *s)
 {
     struct sched_sealing *sealing = &s->sealing;

@@ -1,4 +1,4 @@
-/* What makes a copy of the mesh genuine: its seals (sched_seal.c). */
+/* The seals that make a copy of the mesh genuine (sched_seal.c). */
 #ifndef SCHED_SEAL_H
 #define SCHED_SEAL_H
 

@@ -1,4 +1,4 @@
-/* What goes to the store and comes back: PERSISTs, snapshots of machines, installs to followers, and the restore at
+/* The core's dealings with the store: PERSISTs, snapshots of machines, installs to followers, and the restore at
  * start.
  *
  * T1. A snapshot is of the applied index, with the configuration as of it; the raft forgets entries only after STORED.

@@ -65,7 +65,7 @@ void sched_gone_save(struct shoal_sched *s);
 void sched_gone_files(struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_tell(struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_settle(struct shoal_sched *s); /* at the end of a step: what is to be written or told */
-/* What is kept of a replica that was, and may again become, a member: T5. */
+/* Keeps the floor of a replica that was, and may again become, a member: T5. */
 void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g);
 void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g);
 

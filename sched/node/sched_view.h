@@ -41,7 +41,7 @@ struct sched_view {
     uint32_t host_count, slot_count, job_count;
     uint64_t due_ns; /* evaluate then; SCHED_NEVER: nothing changed */
     uint64_t done_ns;
-    /* Who leads the first jobs that wait for slots, this node left out: sched_news.c. */
+    /* The leaders of the first jobs that wait for slots, this node left out: sched_news.c. */
     uint32_t waiting_count;
     struct shoal_node_id waiting[SCHED_NEWS_NODES];
 };
@@ -62,7 +62,7 @@ uint32_t sched_view_cards_hosts(const struct shoal_sched_node *node);
 uint32_t sched_view_cards_slots(const struct shoal_sched_node *node);
 /* After the node's own host, which is the last of the view. */
 void sched_view_cards(struct sched_view *view, const struct shoal_cards *cards);
-/* When it is known who holds what. */
+/* The time from which it is known who holds what. */
 void sched_view_cards_held(struct sched_view *view);
 
 /* sched_summary.c */

@@ -18,7 +18,7 @@ static const char *kind_text(const struct shoal_allocate_job *job)
     return kinds[job->device][(job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? 2 : (job->needs & SHOAL_SERVES_TORCH) != 0];
 }
 
-/* What of a card it needs, and why it gets none. */
+/* Tells what of a card it needs, and why it gets none. */
 static void explain_share(const struct shoal_allocate_input *view, const struct shoal_allocate_grant *grant, uint32_t job,
                           char *text, size_t cap)
 {

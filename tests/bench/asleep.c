@@ -1,4 +1,4 @@
-/* What sleeps in the control plane, and what it costs: asleep PARKED COLD. A core alone is restored from that many parked
+/* The cost of what sleeps in the control plane: asleep PARKED COLD. A core alone is restored from that many parked
  * pending jobs and cold records of ended ones, as an agent is at its start, and runs for a virtual minute. Printed: name
  * value, on one line. What is left out: the store's index (200 bytes and the mark), and what lists are read from. */
 #include <inttypes.h>

@@ -84,7 +84,7 @@ static int client_open(void)
     return fd;
 }
 
-/* What has come is HTTP from its first byte. False: the server has ended it. */
+/* Checks that what has come is HTTP from its first byte. False: the server has ended it. */
 static bool client_read(int fd, size_t *got)
 {
     static const char old[] = "HTTP/1.1 ", new[] = { 0, 0, 18, 4, 0, 0, 0, 0, 0, 0 }; /* SETTINGS */

@@ -59,7 +59,7 @@ static struct shoal_swim *make_core(struct shoal_gossip_pool *pool)
     return swim;
 }
 
-/* What was sent must be a datagram's worth, and what was told must be readable. */
+/* Each frame that was sent must be a datagram's worth, and what was told must be readable. */
 static void check_actions(const struct shoal_swim_actions *actions)
 {
     uint64_t sum = 0;

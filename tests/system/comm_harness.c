@@ -665,7 +665,7 @@ static struct worker *pick(struct agent *agent, uint32_t spare)
     return count <= spare ? NULL : living[shoal_rand_below(&agent->rand, count)];
 }
 
-/* Who is done cares no longer: a connection that ends may be a member's that was released. */
+/* A worker that is done cares no longer: a connection that ends may be a member's that was released. */
 static bool linked_elsewhere(const struct agent *agent, const struct worker *w)
 {
     for (uint32_t i = 0; i < agent->worker_count; i++) {
@@ -828,7 +828,7 @@ static void on_hello(struct agent *agent, int conn, const struct shoal_worker_he
         tell_call(agent, w);
     if (hello->closed)
         on_closed(agent, w, hello->epoch, hello->applied_step, hello->complete_step);
-    /* What was said while it was away. */
+    /* The messages that were said while it was away. */
     if (w->member && shoal_epoch_cmp(hello->epoch, agent->epoch) < 0)
         (void)send(conn, agent->epoch_bytes, agent->epoch_len, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (agent->files_asked == w->id)
@@ -1099,7 +1099,7 @@ static bool reference(struct agent *agent)
     return true;
 }
 
-/* What the control page says of time must fit in the worker's life. */
+/* The times on the control page must fit in the worker's life. */
 static void check_times(struct agent *agent, const struct worker *w)
 {
     const struct shoal_control_slot *slot = &agent->hosts[w->host].page->slots[w->slot];

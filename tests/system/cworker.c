@@ -516,7 +516,7 @@ static void open_device(struct run *run)
         die(run, "device");
 }
 
-/* What NCCL's communicators went through, for the tests. */
+/* Prints what NCCL's communicators went through, for the tests. */
 static void say_counts(const struct run *run)
 {
     struct shoal_device_counts n;

@@ -29,7 +29,7 @@ static void ops_put(void *values, uint32_t type, uint64_t i, double value)
     }
 }
 
-/* What the reduction over all ranks must be. */
+/* The value that the reduction over all ranks must have. */
 static double ops_want(const struct shoal_op *op, uint32_t size, uint64_t i)
 {
     double want = ops_value(0, i);
@@ -199,7 +199,7 @@ static void ops_asynchronous(struct ops_run *run)
         ops_fail(run, &op, "a handle that was waited for twice");
 }
 
-/* What `rank` calls otherwise than the others is refused by all of them, by its name and with both values. */
+/* A call of `rank` that differs from the others' is refused by all of them, by its name and with both values. */
 static void ops_mismatch(struct ops_run *run, struct shoal_op right, struct shoal_op wrong, uint32_t rank,
                          const char *const *words)
 {

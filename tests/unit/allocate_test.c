@@ -612,7 +612,7 @@ static void test_brute_force(void **state)
     }
 }
 
-/* What a service may want beyond what it has, elastic jobs have only as far as nothing can be moved to give it to the
+/* Slots that a service may want beyond its own, elastic jobs have only as far as nothing can be moved to give it to the
  * service; and whoever trains keeps its minimum. */
 static void test_services_first(void **state)
 {

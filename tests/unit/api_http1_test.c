@@ -1,4 +1,4 @@
-/* What is a request, and what could be two: heads, bodies, and every way to cut them. */
+/* Requests, and what could be two of them: heads, bodies, and every way to cut them. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

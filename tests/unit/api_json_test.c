@@ -149,7 +149,7 @@ static void test_depth(void **state)
     json_input_free(input);
 }
 
-/* What building it would cost is counted before it is built; our own is read however much it is. */
+/* The cost of building it is counted before it is built; our own is read however much it is. */
 static void test_many_values(void **state)
 {
     static const struct {

@@ -60,7 +60,7 @@ static void fail_next(unsigned made, const char *call, int code)
     assert_int_equal(setenv("GPU_FAKE_FAIL", value, 1), 0);
 }
 
-/* What the call of that moment gives; all before it are right. */
+/* Makes the call of that moment; all before it must be right. */
 static enum shoal_err at_moment(struct shoal_comm *comm, unsigned number)
 {
     struct shoal_dev_buf buf = { 0 };

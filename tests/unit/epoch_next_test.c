@@ -59,7 +59,7 @@ static void test_states(void **state)
     }
 }
 
-/* What a member has completed and not applied counts: it alone can give the decided step to the others. */
+/* A step that a member has completed and not applied counts: it alone can give the decided step to the others. */
 static void test_the_holder(void **state)
 {
     static struct shoal_worker_epoch last, next;

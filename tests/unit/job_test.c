@@ -287,7 +287,7 @@ static void test_recover(void **state)
     shoal_job_destroy(job);
 }
 
-/* What has ended stays as it ended; what only lacks its result gets it. */
+/* A task that has ended stays as it ended; one that only lacks its result gets it. */
 static void test_recover_after_the_end(void **state)
 {
     struct shoal_job *job = new_job(true);

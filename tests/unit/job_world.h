@@ -132,7 +132,7 @@ struct world {
     bool target_set;
     uint64_t slot_banned; /* bit host * 8 + slot: not in the target */
     uint64_t other_class; /* bit host: its engines are of another numeric class */
-    /* What may go wrong. */
+    /* The things that may go wrong. */
     uint32_t lose_pct, repeat_pct;
     uint64_t delay_ns;  /* up to */
     uint64_t commit_ns; /* of an entry; 0: 2 ms */
@@ -781,7 +781,7 @@ static inline void w_target(struct world *w)
 
     if (w->lead == NULL)
         return;
-    /* What it holds first, as the allocation keeps places. */
+    /* The slots that it holds come first, as the allocation keeps places. */
     for (unsigned pass = 0; pass < 2; pass++) {
         for (uint32_t s = 0; s < W_SLOTS; s++) {
             for (uint32_t h = 0; h < W_HOSTS; h++) {

@@ -1,4 +1,4 @@
-/* What an agent says to a kernel, and what it takes from one: any program may stand at the other end. */
+/* The words of an agent to a kernel, and those that it takes from one: any program may stand at the other end. */
 #include "node/serve/kernel_wire.h"
 
 #include <setjmp.h>

@@ -69,7 +69,7 @@ static void test_all_well(void **state)
     expect_clean();
 }
 
-/* What a thousand tasks cost, in entries and messages: counts, not times. */
+/* A thousand tasks have a bounded cost, in entries and messages: counts, not times. */
 static void test_cost(void **state)
 {
     struct shoal_lead_stats stats;
@@ -89,7 +89,7 @@ static void test_cost(void **state)
     expect_clean();
 }
 
-/* What is promised beyond need is given back, but never together with what is placed and not confirmed yet. */
+/* Slots that are promised beyond need are given back, but never together with what is placed and not confirmed yet. */
 static void test_no_placement_is_cancelled(void **state)
 {
     struct shoal_slots_stats stats;
@@ -357,7 +357,7 @@ static void test_a_silent_host_takes_no_replica_from_others(void **state)
     w_deinit(&w);
 }
 
-/* Whose replica has ended waits for the next one; from the fifth end in a row on, hosts refuse what they hold (the words that
+/* A service of an ended replica waits for the next one; from the fifth end in a row on, hosts refuse what they hold (the words that
  * backend_infer.c looks for). */
 static void test_replicas_that_end_one_after_the_other(void **state)
 {

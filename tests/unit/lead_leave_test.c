@@ -1,4 +1,4 @@
-/* Who leaves an epoch, and who was left out of one, stays until the next has completed a step: what they carry may be
+/* A worker that leaves an epoch, or was left out of one, stays until the next has completed a step: what they carry may be
  * needed (PROTOCOLS 7, E4 of lead_epoch.c). */
 #include "job_world.h"
 

@@ -1,4 +1,4 @@
-/* Whose data links broke too often: the rule by rows. A round is written as pairs "who could not reach whom". */
+/* The rule by which data links broke too often, by rows. A round is written as pairs "who could not reach whom". */
 #include "sched/lead/link_breaks.h"
 
 #include <setjmp.h>

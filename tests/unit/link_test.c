@@ -634,7 +634,7 @@ static void the_frames_of_one_turn_share_a_write(void **state)
     assert_in_range(shoal_link_stats(a->link)->writes - writes, 1, 2);
 }
 
-/* What was sent just before a close is on its way. */
+/* Bytes that were sent just before a close are on their way. */
 static void a_frame_before_a_close_arrives(void **state)
 {
     struct fixture *f = *state;

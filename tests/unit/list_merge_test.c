@@ -1,4 +1,4 @@
-/* What many nodes say of the same jobs becomes one list (node/backend/list_merge.h): the newest row counts, a deletion
+/* The words of many nodes of the same jobs become one list (node/backend/list_merge.h): the newest row counts, a deletion
  * counts more, and what no leader has said is doubted. Each case has answers of up to three nodes, in every order. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 #define NODES 3
 
-/* What one node says of the job. */
+/* One node's word of the job. */
 struct said {
     bool says;
     uint64_t config, term, applied;

@@ -1,4 +1,4 @@
-/* What lists ask and answer (node/backend/list_query.h), and the tokens of their pages (api/rest/job_list.h): what is
+/* The questions and answers of lists (node/backend/list_query.h), and the tokens of their pages (api/rest/job_list.h): what is
  * written is read, every prefix and every damage is refused, and the order is total. */
 #include <setjmp.h>
 #include <stdarg.h>

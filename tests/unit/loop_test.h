@@ -1,4 +1,4 @@
-/* What tests of shells on a libuv loop share: waiting with an end, and leaving nothing open. A fixture has `loop`, and
+/* Tests of shells on a libuv loop share this: waiting with an end, and leaving nothing open. A fixture has `loop`, and
  * `late`, which loop_watch() sets when a case takes too long. */
 #ifndef TESTS_LOOP_TEST_H
 #define TESTS_LOOP_TEST_H

@@ -414,7 +414,7 @@ static void test_unknown_fields_are_kept(void **state)
     }
 }
 
-/* What it changes is changed, and the rest stays. */
+/* The fields that it changes are changed, and the rest stays. */
 static void test_known_fields_win_over_kept_ones(void **state)
 {
     struct thing thing = a_thing(), back;
@@ -434,7 +434,7 @@ static void test_known_fields_win_over_kept_ones(void **state)
     assert_memory_equal(want, again, len);
 }
 
-/* What was kept was read once; bytes that no longer are a map are an error, not a message cut short. */
+/* The kept bytes were read once; bytes that no longer are a map are an error, not a message cut short. */
 static void test_damaged_kept_fields(void **state)
 {
     struct thing thing = a_thing();

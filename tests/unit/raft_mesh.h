@@ -66,7 +66,7 @@ struct mesh_node {
     uint64_t applied;
     uint64_t chain;
     struct mesh_snapshot incoming;
-    /* What was last seen of the log, for log matching: the chain of hashes up to each index. */
+    /* The log as it was last seen, for log matching: the chain of hashes up to each index. */
     struct shoal_entry *seen[MESH_LOG_MAX];
     uint64_t seen_term[MESH_LOG_MAX];
     uint64_t seen_chain[MESH_LOG_MAX];
@@ -100,7 +100,7 @@ struct mesh {
     uint32_t packets_count;
     uint64_t order;
     uint64_t packets_dropped;
-    /* What is known of the whole. */
+    /* Facts of the whole. */
     uint64_t committed;
     uint64_t committed_term[MESH_LOG_MAX];
     uint64_t committed_chain[MESH_LOG_MAX];
@@ -686,7 +686,7 @@ static inline void mesh_stored(struct mesh *mesh, uint32_t i)
     mesh_raft_event(mesh, i, &event);
 }
 
-/* When the next thing happens, and does it if that is not after `until`; false: nothing before `until`. */
+/* Finds when the next thing happens, and does it if that is not after `until`; false: nothing before `until`. */
 static inline bool mesh_next(struct mesh *mesh, uint64_t until)
 {
     uint64_t best = UINT64_MAX;

@@ -29,7 +29,7 @@ static enum shoal_err publish(struct net_node *node, enum shoal_record_kind kind
     return net_step(node, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = &record });
 }
 
-/* What `node` holds as `author`'s: its text, "deleted", or NULL. */
+/* The record that `node` holds as `author`'s: its text, "deleted", or NULL. */
 static const char *held(struct net_node *node, enum shoal_record_kind kind, const struct net_node *author, uint16_t key)
 {
     static char text[SHOAL_RECORD_PAYLOAD_MAX + 1];

@@ -1,4 +1,4 @@
-/* Which files of a result folder are results: agent_results.c, and what its list may hold. */
+/* The files of a result folder that are results: agent_results.c, and what its list may hold. */
 #include "node/agent/agent_results.h"
 
 #include <fcntl.h>

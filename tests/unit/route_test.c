@@ -1,4 +1,4 @@
-/* Where a request for a service goes (shoal/route.h). */
+/* The place that a request for a service goes to (shoal/route.h). */
 #include "shoal/route.h"
 
 #include <setjmp.h>

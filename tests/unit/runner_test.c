@@ -548,7 +548,7 @@ static void a_flooded_log_is_cut_and_says_so_once(void **state)
     free(text);
 }
 
-/* What was ordered before has been done. */
+/* All that was ordered before has been done. */
 static void settle(struct fixture *f, uint64_t worker)
 {
     start(f, worker, "exit 0", 0, 0);

@@ -697,7 +697,7 @@ static void test_a_record_that_nobody_signed_is_refused(void **state)
     net_destroy(net);
 }
 
-/* What node 0 answers to a HAVE of node 1. */
+/* Node 0's answer to a HAVE of node 1. */
 static struct frame asked(struct net *net, struct shoal_job_id job)
 {
     uint8_t frame_bytes[256];
@@ -739,7 +739,7 @@ static void test_held_is_said_when_it_is_flushed(void **state)
     net_destroy(net);
 }
 
-/* What lies on that node's disk as flushed and final. */
+/* The record on that node's disk that is flushed and final. */
 static bool final_on_disk(struct net *net, unsigned at, struct shoal_job_id job)
 {
     for (size_t i = 0; i < net->nodes[at].disk_count; i++) {

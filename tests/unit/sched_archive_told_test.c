@@ -1,4 +1,4 @@
-/* What hosts say of an archived job, and when: nothing before it is durable, and never less than they know. */
+/* The words of hosts of an archived job, and their time: nothing before it is durable, and never less than they know. */
 #include "shoal/sched_look.h"
 #include "sched_net.h"
 
@@ -99,7 +99,7 @@ static void test_archived_waits_for_the_slowest_holder(void **state)
     net_destroy(net);
 }
 
-/* What node `at` answers when node `from` says that it has the job, or with `record` gives it; false: nothing. */
+/* The answer of node `at` when node `from` says that it has the job, or with `record` gives it; false: nothing. */
 static bool asked(struct net *net, unsigned at, unsigned from, struct shoal_job_id job, struct shoal_view record,
                   struct frame *frame)
 {

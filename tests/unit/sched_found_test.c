@@ -362,7 +362,7 @@ static void sign_ticket(struct net *net, struct shoal_sched_ticket *ticket)
     net_signature(net->nodes[0].key, shoal_writer_view(&w), ticket->signature);
 }
 
-/* What node `at` says at once to node 0, which offers it that record with job `number`'s specification;
+/* The answer that node `at` gives at once to node 0, which offers it that record with job `number`'s specification;
  * FOUND_ANSWERS: nothing yet. */
 static unsigned offered(struct net *net, unsigned at, const struct shoal_sched_ticket *ticket, unsigned number)
 {
@@ -444,7 +444,7 @@ static void fill_store(struct net *net, unsigned at, uint8_t percent)
     net_step(net, at, &event);
 }
 
-/* What runs must be able to commit: above its share a node founds nothing more, whoever asks. */
+/* A group that runs must be able to commit: above its share a node founds nothing more, whoever asks. */
 static void test_a_full_store_founds_nothing(void **state)
 {
     struct net *net = net_create(64, 3, true);

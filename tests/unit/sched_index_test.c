@@ -8,7 +8,7 @@
 
 static const struct shoal_view no_ticket;
 
-/* What a list at this moment says of a job. */
+/* A list's word of a job at this moment. */
 struct seen {
     unsigned rows;    /* nodes that list it */
     unsigned deleted; /* nodes that know of its deletion */

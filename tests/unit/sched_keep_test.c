@@ -45,7 +45,7 @@ static bool is_voter(const struct shoal_sched_group_status *status, struct shoal
     return false;
 }
 
-/* What must hold all the time: one change in flight, so two learners at most, and one member more than the target. */
+/* These must hold all the time: one change in flight, so two learners at most, and one member more than the target. */
 static void watch(struct net *net, struct shoal_job_id job, unsigned target, uint64_t ns)
 {
     uint64_t end = net->now + ns;
@@ -348,7 +348,7 @@ static void test_sleeping_groups_too(void **state)
     }
 }
 
-/* Who comes back within 60 s stays; who comes back while its place is being taken leaves the group at its target. */
+/* A member that is back within 60 s stays; one that is back while its place is being taken leaves the group at its target. */
 static void test_who_comes_back(void **state)
 {
     (void)state;

@@ -675,7 +675,7 @@ static const struct passed_on words[] = {
     { "a look at it, which is nobody's word", SHOAL_SCHED_WHY, 0, "", true },
 };
 
-/* What a member of the mesh sends to `leader`, a frame that no API has seen. */
+/* A member of the mesh sends `leader` a frame that no API has seen. */
 static void pass_on(struct net *net, unsigned leader, unsigned from, const struct passed_on *word,
                     struct shoal_job_id job)
 {

@@ -51,7 +51,7 @@ struct net_reply {
     uint64_t at_ns;
 };
 
-/* What the shell's index holds of a job. */
+/* The shell's row of a job in its index. */
 struct net_row {
     struct shoal_job_id job;
     enum shoal_sched_index_what what;
@@ -133,7 +133,7 @@ struct net_worker {
 };
 #define NET_WORKERS_MAX 1024
 
-/* Who led which term: one node at most. */
+/* The leader of each term: one node at most. */
 struct net_term {
     struct shoal_job_id group;
     uint64_t term;
@@ -480,7 +480,7 @@ static void net_send(struct net *net, unsigned from, const struct shoal_sched_ac
     net->chance = others;
 }
 
-/* When a write given to the disk now is durable. */
+/* The time at which a write given to the disk now is durable. */
 static uint64_t net_flushed(struct net *net, struct net_node *node)
 {
     uint64_t flush = node->flush_ns / 2 + shoal_rand_below(&net->chance, node->flush_ns);
@@ -757,7 +757,7 @@ static void net_blobs_add(struct net_node *node, struct shoal_job_id job)
     node->blobs[node->blob_jobs++] = job;
 }
 
-/* What belongs to a job is made where its leader is, and comes from any source that has it. */
+/* A job's things are made where its leader is, and comes from any source that has it. */
 static void net_archive(struct net *net, unsigned at, const struct shoal_sched_action *action)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
@@ -1432,7 +1432,7 @@ static inline unsigned net_leader(struct net *net, struct shoal_job_id job)
     return leader;
 }
 
-/* What every node holds of a group, for a failure's report. */
+/* Prints what every node holds of a group, for a failure's report. */
 static inline void net_print_group(struct net *net, struct shoal_job_id job)
 {
     char text[SHOAL_JOB_ID_TEXT_BYTES];

@@ -197,7 +197,7 @@ static void the_largest_record_fits(void **state)
     pair_deinit(&pair);
 }
 
-/* What a middleman may do to the records 1, 2, 3. */
+/* Things that a middleman may do to the records 1, 2, 3. */
 enum attack { CHANGED, TWICE, MISSING, CUT, LONGER, BACK, OLD, EMPTY, ATTACKS };
 
 static const char *const attack_names[] = { "changed", "twice",   "missing",         "cut",

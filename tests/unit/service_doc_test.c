@@ -130,7 +130,7 @@ static void test_values_of_environments_are_hidden_unless_said(void **state)
     shoal_buf_deinit(&doc);
 }
 
-/* What a profile says of GPUs: device, MiB, a pack or none; NULL: it is refused. */
+/* A profile's words of GPUs: device, MiB, a pack or none; NULL: it is refused. */
 static void test_what_a_profile_needs_of_a_gpu(void **state)
 {
     static const char refused[] = "gpu_mem must be a whole number of MiB of a GPU";

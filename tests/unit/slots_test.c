@@ -914,7 +914,7 @@ static void test_a_member_that_leaves_closes_the_epoch(void **state)
     teardown();
 }
 
-/* Which links broke is told, as long as the CLOSED is. */
+/* The broken links are told, as long as the CLOSED is. */
 static void test_broken_links_are_told(void **state)
 {
     static struct shoal_worker_message m = { .kind = SHOAL_WORKER_CLOSED };

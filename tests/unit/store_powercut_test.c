@@ -134,7 +134,7 @@ struct fixture {
     uint64_t last[GROUPS], snapshot[GROUPS], term[GROUPS];
     struct shoal_msg msg;
     unsigned stopped;
-    /* What an image holds. */
+    /* The content of an image. */
     bool exists[GROUPS];
     uint64_t got_first[GROUPS], got_last[GROUPS], got_snapshot[GROUPS], got_term[GROUPS], got_entry_term[GROUPS];
     const char *broken;

@@ -25,7 +25,7 @@
 #define GROUPS 4
 #define ENTRIES_MAX 6000
 
-/* What a group should hold: the model that each reopening is compared with. */
+/* The model of a group, that each reopening is compared with. */
 struct model {
     bool exists;
     uint64_t hard_term, snapshot_index;

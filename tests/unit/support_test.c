@@ -365,7 +365,7 @@ static void an_echo_for_a_former_life_is_void(void **state)
 
     (void)state;
     run(pair, SHOAL_S);
-    /* What b says to a's first life ... */
+    /* b's words to a's first life ... */
     while (pair->packets_count == 0 || pair->packets[0].to != 0) {
         timer(pair, 1);
         pair->now += 10 * MS;
@@ -565,7 +565,7 @@ static void more_claims_than_fit_are_counted_and_do_not_flood(void **state)
 }
 
 /* A set whose pages never come whole replaces nothing, so what a peer claims can be more than one set. */
-/* What is built to be installed asserts: our own bug stops the process at the line that made it, and says what was broken. */
+/* The build that is installed asserts: our own bug stops the process at the line that made it, and says what was broken. */
 static void a_broken_invariant_stops_the_process(void **state)
 {
     struct pair *pair = pair_create();

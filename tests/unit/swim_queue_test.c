@@ -84,7 +84,7 @@ static void test_the_order_of_news(void **state)
     swim_queue_deinit(&queue);
 }
 
-/* What a core does with a queue, by chance: each time the heap picks what the plain search picks. */
+/* Plays what a core does with a queue, by chance: each time the heap picks what the plain search picks. */
 static void churn(struct shoal_rand *rand, struct swim_queue *queue, uint32_t lens)
 {
     uint32_t mark = 1, subject = 0;

@@ -619,7 +619,7 @@ static void asks_beyond_what_is_relayed_are_dropped_and_counted(void **state)
     net_deinit(&net);
 }
 
-/* What the rows say is what is taken, but for what the allocator adds: its heads, and the last page of large tables. */
+/* The rows say how much is taken, but for what the allocator adds: its heads, and the last page of large tables. */
 static void a_core_takes_the_memory_that_it_says(void **state)
 {
     struct mallinfo2 before, after;

@@ -28,7 +28,7 @@ static const uint8_t token_b[16] = { 2 };
 static const uint8_t token_wrong[16] = { 3 };
 static const struct transport_ops *const tcp = &transport_tcp;
 
-/* Who wants it sealed. */
+/* The sides that want it sealed. */
 static const struct mode {
     bool a, b;
 } modes[] = { { false, false }, { true, true }, { true, false }, { false, true } };
@@ -577,7 +577,7 @@ static void a_conversation_cannot_be_repeated(void **state)
     pair_deinit(&pair);
 }
 
-/* Who trusts nothing hears no open preamble, not even with the right token. */
+/* A side that trusts nothing hears no open preamble, not even with the right token. */
 static void an_open_preamble_is_not_heard(void **state)
 {
     uint8_t bytes[64], in[4] = { 0 };

@@ -91,7 +91,7 @@ static void take_away(const struct tree_place *place)
     assert_int_equal(unlink(path), 0);
 }
 
-/* What host `from` makes of its file now, as the piece that it would push. */
+/* The piece that host `from` would push of its file now. */
 static struct tree_piece prepared(struct fixture *f, unsigned from, const char *text)
 {
     struct tree_piece piece = { .last = true, .versioned = true, .mode = 0600, .from = author[from] };

@@ -1,4 +1,4 @@
-/* What `why` shows of the end of a log: a table of ends. */
+/* A table of ends of logs, and what `why` shows of each. */
 #include "node/agent/agent_words.h"
 
 #include <setjmp.h>

@@ -155,7 +155,7 @@ static void say(struct fixture *f, const struct shoal_runner_message *message, i
     assert_int_equal(sendmsg(f->agent, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
 }
 
-/* What is readable is read; more turns than there are messages. */
+/* Reads all that is readable; more turns than there are messages. */
 static void turns(struct fixture *f)
 {
     for (unsigned i = 0; i < 20; i++)

@@ -107,7 +107,7 @@ static enum shoal_err one_step(uint64_t number)
     return err;
 }
 
-/* What a newcomer needs: the weights. RANK_LOST: the epoch ended meanwhile. */
+/* Gives a newcomer what it needs: the weights. RANK_LOST: the epoch ended meanwhile. */
 static enum shoal_err give(void)
 {
     enum shoal_err err = shoal_comm_state_give(comm, 0, weights, sizeof(weights));
