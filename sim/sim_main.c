@@ -40,7 +40,7 @@ struct arguments {
     uint64_t count;
     const char *off;
     const char *trace_file;
-    bool trace, twice, json;
+    bool trace, twice, json, help;
 };
 
 struct outcome {
@@ -106,7 +106,18 @@ static bool parse_off(struct arguments *a, const char *text)
         a->more.never |= 1u << kind;
         text += len + (text[len] == ',');
     }
-    return text != NULL || wrong(text, ": --off wants names of kinds");
+    return text != NULL || wrong("--off", " wants names of kinds");
+}
+
+/* Of those that want a number. */
+static bool is_known(const char *option)
+{
+    static const char *const known[] = { "--seed", "--count", "--hosts", "--for" };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(option, known[i]) == 0)
+            return true;
+    return false;
 }
 
 static bool parse_value(struct arguments *a, const char *option, const char *value)
@@ -119,10 +130,12 @@ static bool parse_value(struct arguments *a, const char *option, const char *val
         return parse_off(a, value);
     if (strcmp(option, "--replay") == 0) {
         a->file = value;
-        return a->replay = value != NULL || wrong(value, ": --replay wants a file");
+        return a->replay = value != NULL || wrong("--replay", " wants a file");
     }
+    if (!is_known(option))
+        return wrong(option, " is not understood; `shoal sim --help` says what is");
     if (!parse_number(value, &number))
-        return wrong(value, " is not a number");
+        return value == NULL ? wrong(option, " wants a number") : wrong(value, " is not a number");
     if (strcmp(option, "--seed") == 0) {
         a->seed = number;
         return a->seeded = true;
@@ -135,8 +148,6 @@ static bool parse_value(struct arguments *a, const char *option, const char *val
         a->more.hosts = (uint32_t)number;
         return (number > 0 && number <= SIM_HOSTS_MAX) || wrong(value, " is no number of hosts from 1 to 10000");
     }
-    if (strcmp(option, "--for") != 0)
-        return wrong(option, " is not understood");
     a->more.span_ns = number * SHOAL_S;
     return (number > 0 && number <= 86400) || wrong(value, " is no number of seconds from 1 to 86400");
 }
@@ -171,6 +182,9 @@ static bool parse(struct arguments *a, int argc, char **argv)
             a->twice = true;
         } else if (strcmp(argv[i], "--json") == 0) {
             a->json = true;
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            a->help = true;
+            return true;
         } else if (strncmp(argv[i], "--", 2) == 0) {
             ok = parse_value(a, argv[i++], next);
         } else {
@@ -385,6 +399,8 @@ int shoal_sim_main(int argc, char **argv)
         (void)fputs(usage, stderr);
         return SHOAL_EXIT_USAGE;
     }
+    if (arguments.help)
+        return fputs(usage, stdout) >= 0 && fflush(stdout) == 0 ? SHOAL_EXIT_OK : SHOAL_EXIT_FAILED;
     if (arguments.list) {
         list();
         return SHOAL_EXIT_OK;

@@ -385,7 +385,7 @@ const struct cli_command cli_commands[] = {
       .more = "  shoal dlim config -c https://host:9243; shoal dlim config -t -u ada -x PASSWORD\n"
               "  shoal dlim model deploy -p my_model; shoal dlim model view my-model -s\n"
               "  shoal dlim --help\n" },
-    { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh", .run = cli_run_sim },
+    { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh (shoal sim --help)", .run = cli_run_sim },
     { .words = "doctor", .args = "", .help = "check this host", .options = agent_options, .run = cli_run_doctor },
     { .words = "version", .args = "", .help = "print the version", .run = cli_run_version },
     { .words = "help", .args = "[COMMAND...]", .help = "this text, or that of one command", .run = cli_run_help },

@@ -51,9 +51,8 @@
 #define SHOAL_ENV_TOKEN "SHOAL_TOKEN" /* 32 hex digits: secret of this worker's lease, see shoal_rank_member */
 /* Of an engine: a link to the bundle of the newest call that came here, for the engine server to preload. */
 #define SHOAL_ENV_CALL_BUNDLE "SHOAL_CALL_BUNDLE"
-#define SHOAL_ENV_LOG_MIB                                                                                              \
-    "SHOAL_LOG_MIB" /* what the logs of the job may take on this host, decimal: for the runner                         \
-                     */
+/* What the logs of the job may take on this host, decimal: for the runner. */
+#define SHOAL_ENV_LOG_MIB "SHOAL_LOG_MIB"
 /* The way of training data between hosts: interfaces that are trusted, "lo" or "lo,eth1", or, standing above them, those
  * where it is sealed. An IPv4 address of this host names its interface as well. */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"

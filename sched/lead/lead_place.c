@@ -14,9 +14,8 @@
 #define SURPLUS_NS (1 * SHOAL_S)
 #define MOVE_NS (20 * SHOAL_S)
 
-#define TENTATIVE_NS                                                                                                   \
-    (1700 * SHOAL_MS)               /* of the hosts' 2 s, counted from the request: what is left is for the commit     \
-                                     */
+/* Of the hosts' 2 s, counted from the request: what is left is for the commit. */
+#define TENTATIVE_NS (1700 * SHOAL_MS)
 #define ANSWER_NS (500 * SHOAL_MS)  /* a RESERVE unanswered so long is asked again */
 #define COLLECT_NS (100 * SHOAL_MS) /* grants wait so long for the other hosts' */
 #define REFUSED_NS (5 * SHOAL_S)    /* asked again even if its record did not change: it may have been lost */

@@ -200,11 +200,20 @@ def test_a_wrong_script_is_refused(tmp_path, text, error):
     (("run", "nothing-of-that-name"), "nothing-of-that-name cannot be read"),
     (("run", "swarm", "--frobnicate", "1"), "--frobnicate is not understood"),
     (("random", "--count", "0"), "0 is no count"),
+    (("run", "swarm", "--hosts"), "--hosts wants a number"),
+    (("run", "swarm", "--off"), "--off wants names of kinds"),
+    (("run", "--replay"), "--replay wants a file"),
     ((), "usage: shoal sim list"),
 ])
 def test_a_wrong_word_is_refused(arguments, error):
     done = sim(*arguments)
     assert done.returncode == 2 and error in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("run", "--help"), ("shrink", "swarm", "--help"), ("run", "swarm", "--hosts", 3, "-h")])
+def test_help_is_an_answer(arguments):
+    done = sim(*arguments)
+    assert done.returncode == 0 and done.stdout.startswith("usage: shoal sim list\n") and done.stderr == ""
 
 
 def test_replay_wants_a_file_that_says_its_version(tmp_path):
