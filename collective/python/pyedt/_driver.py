@@ -31,6 +31,7 @@ DELIVER_SECONDS = 0.05  # a slow logger is left after this long, to take in what
 CALLS_MAX = 16  # SHOAL_CALLS_MAX of job.h: calls of train() in one job
 RECORDS_SECONDS = 30  # after FINISHED: how long the last records may still be on their way
 RESULT_SECONDS = 5
+LOOKS, LOOK_BYTES = 64, 256 * 1024  # of a large file, from its begin to its end
 
 _calls = 0
 
@@ -178,8 +179,17 @@ def download(out_dir):
 
 
 def same_file(one, other):
+    """Whether both hold the same, as far as it takes to know that a file has come: a large one is looked at in places. What
+    torch.save writes ends with the checksums of all its tensors."""
     try:
-        return filecmp.cmp(one, other, shallow=False)
+        size = os.path.getsize(one)
+        if size != os.path.getsize(other):
+            return False
+        if size <= LOOKS * LOOK_BYTES:
+            return filecmp.cmp(one, other, shallow=False)
+        with open(one, "rb", buffering=0) as first, open(other, "rb", buffering=0) as second:
+            places = [i * (size - LOOK_BYTES) // (LOOKS - 1) for i in range(LOOKS)]
+            return all(os.pread(first.fileno(), LOOK_BYTES, at) == os.pread(second.fileno(), LOOK_BYTES, at) for at in places)
     except OSError:
         return False
 
