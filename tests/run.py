@@ -259,7 +259,8 @@ def main():
             env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
     TIMES.append((out / "test-times.txt").open("w"))
     TIMES[0].write("   start     took      cpu lane  what\n")
-    counts = run_kinds(kind, name, out, env, options.soak, options.lanes)
+    with tempfile.TemporaryDirectory(prefix="shoal-shared-") as shared:  # what tests of several lanes want and compute once (training.py)
+        counts = run_kinds(kind, name, out, dict(env, SHOAL_SHARED=shared), options.soak, options.lanes)
     totals = [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
     print("%d passed, %d failed" % tuple(totals))
     return 1 if totals[1] or not totals[0] else 0

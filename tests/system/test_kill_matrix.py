@@ -29,27 +29,12 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def undisturbed(mesh, folder, tmp_path_factory):
-    """Outcomes of undisturbed runs by their number of data epochs."""
-    known = {}
-
-    def outcome(epochs):
-        if epochs not in known:
-            run = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=epochs)
-            run.finish(120)
-            known[epochs] = Outcome(run, mesh.hosts[0], tmp_path_factory.mktemp("undisturbed"))
-        return known[epochs]
-
-    return outcome
-
-
-def check(run, undisturbed, tmp_path, founders=()):
+def check(run, tmp_path, founders=()):
     run.finish(90)
     outcome = Outcome(run, run.mesh.hosts[-1], tmp_path)
     training.assert_exact(outcome)
     training.assert_training_was_one(run, outcome, founders)
-    training.assert_same_bits(outcome, undisturbed(run.epochs))
+    training.assert_same_bits(outcome, training.calm(run.epochs))
 
 
 @pytest.mark.parametrize("rules", [
@@ -65,7 +50,7 @@ def check(run, undisturbed, tmp_path, founders=()):
     pytest.param("after_complete:30 tcp", id="one dies after it has declared a step complete over TCP"),
     pytest.param("before_apply:30 tcp", id="one dies before it applies a step, over TCP"),
 ])
-def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, undisturbed, tmp_path, rules):
+def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, tmp_path, rules):
     """Between hosts data goes over UCX where set-up could install it, but where a rule says TCP."""
     ucx = importlib.util.find_spec("libucx") and not rules.endswith(" tcp")
     env = {"SHOAL_TRANSPORT": "ucx" if ucx else "tcp"}
@@ -81,16 +66,16 @@ def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, undisturbed, t
     if rules.endswith("entering:*"):
         once[1].unlink()
     run.until_struck(once, training.SLOW if copies else 0)
-    check(run, undisturbed, tmp_path)
+    check(run, tmp_path)
 
 
 @pytest.mark.parametrize("where", ["on_epoch_end", "on_epoch_end of the files"])
-def test_a_worker_killed_in_a_callback_leaves_no_trace(mesh, folder, undisturbed, tmp_path, where):
+def test_a_worker_killed_in_a_callback_leaves_no_trace(mesh, folder, tmp_path, where):
     once = tmp_path / "once"
     run = Run(mesh, mesh.hosts[2], folder, epochs=3, env={"DIE_AT": where, "DIE_ONCE": once}.items())
     run.gather()
     run.until_struck([once], 0)
-    check(run, undisturbed, tmp_path)
+    check(run, tmp_path)
 
 
 def kill_worker(run, facts):
@@ -122,23 +107,23 @@ def lose_leader(run, facts):
     pytest.param(kill_worker, id="a worker only"),
     pytest.param(kill_driver, id="the driver only"),
 ])
-def test_a_killed_process_leaves_no_trace(mesh, folder, undisturbed, tmp_path, strike):
+def test_a_killed_process_leaves_no_trace(mesh, folder, tmp_path, strike):
     run = Run(mesh, mesh.hosts[1], folder, pace=0.006)
     founders = run.gather()
     facts = run.step(20)
     strike(run, facts)
     run.step(facts["steps"] + 15)
-    check(run, undisturbed, tmp_path, founders - run.lost)
+    check(run, tmp_path, founders - run.lost)
 
 
-def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, undisturbed, tmp_path):
+def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, tmp_path):
     mesh = new_mesh(("alpha",))
     run = Run(mesh, mesh.hosts[0], folder, workers=2, pace=0.006)
     founders = run.gather()
     facts = run.step(10)
     run.kill(sorted(run.seen)[0])
     run.step(facts["steps"] + 20, workers=2)
-    check(run, undisturbed, tmp_path, founders - run.lost)
+    check(run, tmp_path, founders - run.lost)
     # the epoch between the death and the successor's entry was the host's own
     assert re.search(r"left epoch \d+\.1,", mesh.hosts[0].log.read_text())
 
@@ -148,21 +133,21 @@ def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, undis
     pytest.param(lose_submitter, id="the host that took the submit"),
     pytest.param(lose_leader, id="the host that leads the job"),
 ])
-def test_a_lost_host_leaves_no_trace(new_mesh, folder, undisturbed, tmp_path, strike):
+def test_a_lost_host_leaves_no_trace(new_mesh, folder, tmp_path, strike):
     mesh = new_mesh()
     run = Run(mesh, mesh.hosts[1], folder, pace=0.012)
     founders = run.gather()
     facts = run.step(20)
     strike(run, facts)
     run.goes_on()
-    check(run, undisturbed, tmp_path, founders - run.lost)
+    check(run, tmp_path, founders - run.lost)
 
 
 @pytest.mark.parametrize("strike", [
     pytest.param(kill_leader_agent, id="the leader's agent only"),
     pytest.param(kill_follower_agent, id="a follower's agent only"),
 ])
-def test_an_agent_down_for_5_s_changes_no_epoch_and_no_worker(mesh, folder, undisturbed, tmp_path, strike):
+def test_an_agent_down_for_5_s_changes_no_epoch_and_no_worker(mesh, folder, tmp_path, strike):
     run = Run(mesh, mesh.hosts[1], folder, pace=0.012)
     founders = run.gather()
     facts = run.step(10)
@@ -179,7 +164,7 @@ def test_an_agent_down_for_5_s_changes_no_epoch_and_no_worker(mesh, folder, undi
     assert set(run.on(down)), "the agent has found its workers again"
     assert {worker: (words["epoch"], words["k"]) for worker, words in run.last.items()} == before
     assert set(run.seen) == founders
-    check(run, undisturbed, tmp_path, founders)
+    check(run, tmp_path, founders)
 
 
 class Steps:
@@ -206,7 +191,7 @@ class Steps:
 
 
 @pytest.mark.alone
-def test_a_driver_that_stands_still_for_10_s_slows_nobody_down(mesh, folder, undisturbed, tmp_path):
+def test_a_driver_that_stands_still_for_10_s_slows_nobody_down(mesh, folder, tmp_path):
     # Slow mini-batches: a step takes as long as the workers sleep, whatever else runs on these cores.
     run = Run(mesh, mesh.hosts[1], folder, epochs=6, pace=0.025)
     founders = run.gather()
@@ -226,7 +211,7 @@ def test_a_driver_that_stands_still_for_10_s_slows_nobody_down(mesh, folder, und
     assert during.duration() <= normal / 0.9, "a step took %.3f s before, %.3f s during, %.3f s after" % (
         before.duration(), during.duration(), after.duration())
     assert during.rate >= 0.5 / normal, "%.2f steps/s over the whole time, of %.2f" % (during.rate, 1 / normal)
-    check(run, undisturbed, tmp_path, founders)
+    check(run, tmp_path, founders)
 
 
 def strike_at_random(run, chance):
@@ -250,7 +235,7 @@ def strike_at_random(run, chance):
     pytest.param(4, 8, id="four strikes"),
     pytest.param(40, 60, id="forty strikes", marks=pytest.mark.soak),
 ])
-def test_random_strikes_leave_no_trace(mesh, folder, undisturbed, tmp_path, strikes, epochs):
+def test_random_strikes_leave_no_trace(mesh, folder, tmp_path, strikes, epochs):
     print("again: make test T=system/random_strikes SEED=%d" % SEED)
     chance = random.Random(SEED)
     run = Run(mesh, mesh.hosts[chance.randrange(3)], folder, epochs=epochs, pace=0.01)
@@ -260,4 +245,4 @@ def test_random_strikes_leave_no_trace(mesh, folder, undisturbed, tmp_path, stri
         pause = time.monotonic() + chance.random() * 0.1
         run.mesh.until(lambda: time.monotonic() > pause, 1, "a moment", pause=0.001)
         print("strike %d after step %d: %s" % (i + 1, facts["steps"], strike_at_random(run, chance)), flush=True)
-    check(run, undisturbed, tmp_path)
+    check(run, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import training
 from helpers import submit
 from power import PowerMesh
-from training import Outcome, Run
+from training import ONE_JOB, Outcome, Run
 
 from conftest import OUT
 
@@ -100,10 +100,7 @@ def test_all_hosts_fall_at_once_and_no_checkpoint_is_lost(power_mesh, script, tm
 
 @EVERY_HOST
 def test_training_goes_on_after_all_hosts_fell_at_once(power_mesh, folder, tmp_path, strike):
-    mesh = power_mesh()
-    calm = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=2)
-    calm.finish(240)
-    undisturbed = Outcome(calm, mesh.hosts[0], tmp_path)
+    mesh = power_mesh(agent_options=ONE_JOB)
     run = Run(mesh, mesh.hosts[1], folder, workers=4, epochs=2, pace=0.006)
     run.gather()
     run.step(22)
@@ -113,13 +110,13 @@ def test_training_goes_on_after_all_hosts_fell_at_once(power_mesh, folder, tmp_p
     run.finish(300)
     outcome = Outcome(run, mesh.hosts[-1], tmp_path)
     training.assert_exact(outcome)
-    training.assert_same_bits(outcome, undisturbed)
+    training.assert_same_bits(outcome, training.calm(run.epochs))
     for host in mesh.hosts:
         assert training.parse_ledger((host.data / "jobs" / run.job / "ledger").read_bytes())
 
 
 def test_a_ledger_that_lacks_records_is_never_called_exact(power_mesh, folder, tmp_path):
-    mesh = power_mesh()
+    mesh = power_mesh(agent_options=ONE_JOB)
     run = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=1)
     run.finish(240)
     paths = [host.data / "jobs" / run.job / "ledger" for host in mesh.hosts]
