@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON or "hosts can be apa
 @pytest.fixture
 def apart_mesh():
     """Three hosts apart."""
-    with apart.ApartMesh(OUT / "shoal") as made:
+    with apart.ApartMesh(OUT / "shoal", agent_options=training.ONE_JOB) as made:
         made.grow(("alpha", "beta", "gamma"))
         yield made
         training.Run.started.clear()
@@ -29,7 +29,7 @@ def apart_mesh():
 @pytest.fixture
 def narrow_mesh():
     """Three hosts apart, of one slot each."""
-    with apart.ApartMesh(OUT / "shoal", slots=1) as made:
+    with apart.ApartMesh(OUT / "shoal", slots=1, agent_options=training.ONE_JOB) as made:
         made.grow(("alpha", "beta", "gamma"))
         yield made
         training.Run.started.clear()
@@ -92,7 +92,7 @@ OPEN, SEALED = b"shoatcp1", b"hoatcps2"  # how a data link begins
         not importlib.util.find_spec("libucx"), reason="set-up could not install libucx-cu13")),
 ])
 def test_training_data_is_sealed_unless_the_operator_trusts_the_wire(folder, trusted, env, begins, transport):
-    with apart.ApartMesh(OUT / "shoal", slots=1, trusted=trusted) as mesh:
+    with apart.ApartMesh(OUT / "shoal", slots=1, trusted=trusted, agent_options=training.ONE_JOB) as mesh:
         mesh.grow(("alpha", "beta"))
         with apart.Wire(mesh.hosts[0], {OPEN, SEALED}) as wire:
             run = ApartRun(mesh, mesh.hosts[0], folder, workers=2, epochs=1, env=env.items())

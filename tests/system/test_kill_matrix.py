@@ -117,7 +117,7 @@ def test_a_killed_process_leaves_no_trace(mesh, folder, tmp_path, strike):
 
 
 def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, tmp_path):
-    mesh = new_mesh(("alpha",))
+    mesh = new_mesh(("alpha",), agent_options=training.ONE_JOB)
     run = Run(mesh, mesh.hosts[0], folder, workers=2, pace=0.006)
     founders = run.gather()
     facts = run.step(10)
@@ -128,13 +128,13 @@ def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, tmp_p
     assert re.search(r"left epoch \d+\.1,", mesh.hosts[0].log.read_text())
 
 
-@pytest.mark.alone  # training goes on within 12 s, from evidence, before any lease is over
 @pytest.mark.parametrize("strike", [
     pytest.param(lose_submitter, id="the host that took the submit"),
     pytest.param(lose_leader, id="the host that leads the job"),
 ])
 def test_a_lost_host_leaves_no_trace(new_mesh, folder, tmp_path, strike):
-    mesh = new_mesh()
+    """Training goes on within 12 s, from evidence, before any lease is over."""
+    mesh = new_mesh(agent_options=training.ONE_JOB)
     run = Run(mesh, mesh.hosts[1], folder, pace=0.012)
     founders = run.gather()
     facts = run.step(20)
