@@ -106,7 +106,7 @@ FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) $(patsubst %,build/fuzz/collecti
 SIM_CLANG  := FLAVOUR=debug CC=clang-14 build/debug-clang-14/sim_alone
 
 # Every test. T=unit, T=unit/raft, T=fuzz, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
-# LANES=n: so many system tests at a time instead of three.
+# LANES=n: so many system tests at a time instead of three, or of up to five while cores are idle.
 test: setup
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all units tools $(if $(filter-out fuzz%,$(T)),,$(FUZZ_READY))
 	@$(if $(filter-out sim%,$(T)),,$(if $(shell command -v clang-14),$(MAKE) -j$(JOBS) --no-print-directory $(SIM_CLANG)))

@@ -4,7 +4,7 @@
                  [--lanes N] [--soak]
 
 Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) compute: one at a time. The rest mostly waits, so it runs
-beside them in three lanes (LANES=n: others), each a pytest of its own:
+beside them in three lanes, in up to five while cores are idle (LANES=n: in n), each a pytest of its own:
 
     computing   unit programs, then fuzz targets
     lane 1      the longest first: parts of the Python units,    what a lane prints comes when its part has ended
@@ -12,17 +12,17 @@ beside them in three lanes (LANES=n: others), each a pytest of its own:
     lane 3      parts of one; the next as a lane is free          others have ended is more than one)
     then        what is marked `alone`, one after the other: what measures time, and nothing else runs
 
-Where the time went is in test-times.txt beside the binaries: seconds on the clock, and of CPU with the agents and programs of
-a test.
+Where the time went is in test-times.txt beside the binaries: seconds on the clock, and of CPU; without that of runners, engines
+and whatever else a test killed with its host, which is most of it in tests that train. How idle the cores were is said at the end.
 
 Seeds: a part of what is random is drawn anew for each commit, from HEAD's id, and printed; SEED=n repeats it. The rest of
 what is random has fixed seeds, or is in `make soak`. Every failure is shown with the command that repeats it."""
 
 import argparse
+import collections
 import concurrent.futures
 import os
 import pathlib
-import queue
 import shutil
 import subprocess
 import sys
@@ -38,6 +38,8 @@ FUZZ_SECONDS = 10  # ... on a slow machine
 SUITE_SECONDS = 1500  # a part of a lane
 COMPUTING = 2  # programs and fuzz targets at a time, whatever the number of cores: more would wait for each other's CPU
 LANES = 3  # of what waits for processes, leases and each other, unless --lanes says otherwise
+SPARE = 2  # lanes more that take a part when cores have been idle, so many of them for so long
+IDLE_CORES, IDLE_SECONDS = 0.5, 8
 # What keeps a lane busy for long, the longest first, so that the lanes end together; what is not named comes last. A row may
 # be a part of a file, with pytest's -k; whoever adds a test to such a file adds it to one of its parts, by its name.
 PARTS = (("system/test_kill_matrix.py", "point or callback"), ("system/test_kill_matrix.py", "not (point or callback)"),
@@ -185,22 +187,48 @@ def parts_of(kind, name):
     return sorted(found, key=lambda part: order[part[:2]]) + rest
 
 
-def run_lanes(parts, soaking, env, count):
-    """All parts in so many lanes."""
-    lanes = queue.SimpleQueue()
-    for lane in range(count):
-        lanes.put(lane)
+def idle_seconds():
+    """Of all cores together, since the machine started."""
+    with open("/proc/stat") as stat:
+        return sum(map(int, stat.readline().split()[4:6])) / os.sysconf("SC_CLK_TCK")
 
-    def play(part):
+
+class Cores:
+    """How many of them were idle since the last question, and since the first."""
+
+    def __init__(self):
+        self.first = self.last = (time.monotonic(), idle_seconds())
+
+    def idle(self, whole=False):
+        before, self.last = self.first if whole else self.last, (time.monotonic(), idle_seconds())
+        return (self.last[1] - before[1]) / max(self.last[0] - before[0], 0.001)
+
+
+def run_lanes(parts, soaking, env, count, spare):
+    """All parts in so many lanes, and in a spare one whenever cores have been idle for a while: what runs then waits."""
+    free, waiting, running, counts, cores = list(range(count + spare)), collections.deque(parts), {}, [], Cores()
+
+    def play(part, lane):  # its meshes take ports of their own: free_ports()
         path, words, without = part
-        lane = lanes.get()  # its meshes take ports of their own: free_ports()
-        try:
-            return run_pytest(path, words, dict(env, SHOAL_LANE="%d/%d" % (lane, count)), "not alone" + soaking, True, without)
-        finally:
-            lanes.put(lane)
+        return run_pytest(path, words, dict(env, SHOAL_LANE="%d/%d" % (lane, count + spare)), "not alone" + soaking, True, without)
 
-    with concurrent.futures.ThreadPoolExecutor(max_workers=count) as pool:
-        return list(pool.map(play, parts))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=count + spare) as pool:
+        looked = time.monotonic()
+        while waiting or running:
+            is_idle = False
+            if time.monotonic() - looked >= IDLE_SECONDS:
+                is_idle, looked = cores.idle() >= IDLE_CORES, time.monotonic()
+            while waiting and free and (len(running) < count or is_idle):
+                is_idle = is_idle and len(running) < count  # one more; then it is looked at again
+                lane = free.pop(0)
+                running[pool.submit(play, waiting.popleft(), lane)] = lane
+            ended, _ = concurrent.futures.wait(running, IDLE_SECONDS, concurrent.futures.FIRST_COMPLETED)
+            for one in ended:
+                free.append(running.pop(one))
+                counts.append(one.result())
+    if parts:
+        took(STARTED, "all lanes: %.2f of %d cores were idle" % (cores.idle(whole=True), os.cpu_count()))
+    return counts
 
 
 def run_alone(parts, name, soaking, env):
@@ -211,7 +239,7 @@ def run_alone(parts, name, soaking, env):
     return [run_pytest(path, words, env, "alone" + soaking, True) for path, words in alone.items()]
 
 
-def run_kinds(kind, name, out, env, soak, lanes):
+def run_kinds(kind, name, out, env, soak, lanes, spare):
     """[(passed, failed)] of what is asked for."""
     soaking = "" if soak else " and not soak"
     in_lanes = kind in ("", "python", "sim", "hostile", "system")
@@ -224,7 +252,7 @@ def run_kinds(kind, name, out, env, soak, lanes):
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         computed = pool.submit(compute)
-        counts = run_lanes(parts, soaking, env, lanes)
+        counts = run_lanes(parts, soaking, env, lanes, spare)
         counts += computed.result()
     return counts + run_alone(parts, name, soaking, env)
 
@@ -243,7 +271,7 @@ def main():
     arguments.add_argument("--out", required=True)
     arguments.add_argument("--only", default="")
     arguments.add_argument("--seed", default="")
-    arguments.add_argument("--lanes", type=int, default=LANES)
+    arguments.add_argument("--lanes", type=int, default=0)
     arguments.add_argument("--soak", action="store_true")
     options = arguments.parse_args()
     kind, _, name = options.only.partition("/")
@@ -259,8 +287,10 @@ def main():
             env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
     TIMES.append((out / "test-times.txt").open("w"))
     TIMES[0].write("   start     took      cpu lane  what\n")
-    with tempfile.TemporaryDirectory(prefix="shoal-shared-") as shared:  # what tests of several lanes want and compute once (training.py)
-        counts = run_kinds(kind, name, out, dict(env, SHOAL_SHARED=shared), options.soak, options.lanes)
+    lanes, spare = (options.lanes, 0) if options.lanes else (LANES, SPARE)
+    with tempfile.TemporaryDirectory(prefix="shoal-shared-") as shared:
+        env["SHOAL_SHARED"] = shared  # what tests of several lanes want and compute once (training.py)
+        counts = run_kinds(kind, name, out, env, options.soak, lanes, spare)
     totals = [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
     print("%d passed, %d failed" % tuple(totals))
     return 1 if totals[1] or not totals[0] else 0

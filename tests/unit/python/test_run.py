@@ -3,7 +3,9 @@
 import collections
 import importlib.util
 import io
+import os
 import pathlib
+import threading
 
 import pytest
 
@@ -53,3 +55,41 @@ def test_a_program_that_runs_too_long_is_ended_and_says_so(run):
     assert code == 124 and text.startswith("began\nwhy\n") and "ran longer" in text
     code, text = run.run_program(["sh", "-c", "echo out; exit 3"], "unit/x", None, 60)
     assert (code, text) == (3, "out\n")
+
+
+@pytest.mark.parametrize("idle, at_once", [(0.0, 2), (1.0, 3)])
+def test_a_spare_lane_takes_a_part_only_while_cores_are_idle(run, monkeypatch, idle, at_once):
+    monkeypatch.setattr(run, "IDLE_SECONDS", 0.01)
+    lock, now, most, played, full, asked, looked = threading.Lock(), set(), [0], [], threading.Event(), [], threading.Event()
+
+    def look(self, whole=False):
+        asked.append(1)
+        if len(asked) == 4:  # it could have begun more by now
+            looked.set()
+        return idle
+
+    monkeypatch.setattr(run.Cores, "idle", look)
+
+    def play(path, words, env, marks, quiet, without):
+        lane = env["SHOAL_LANE"]
+        with lock:
+            assert lane not in now, "two parts in one lane would take the same ports"
+            now.add(lane)
+            most[0] = max(most[0], len(now))
+            if len(now) == at_once:
+                full.set()
+        assert full.wait(60) and looked.wait(60), "%d parts run at once" % most[0]
+        with lock:
+            now.discard(lane)
+            played.append(path)
+        return [1, 0]
+
+    monkeypatch.setattr(run, "run_pytest", play)
+    counts = run.run_lanes([(number, "", ()) for number in range(9)], "", {}, 2, 1)
+    assert counts == [[1, 0]] * 9 and sorted(played) == list(range(9)) and most[0] == at_once
+
+
+def test_the_idle_time_of_the_cores_is_read(run):
+    cores = run.Cores()
+    assert 0 <= cores.idle() <= os.cpu_count() + 0.5
+    assert 0 <= run.idle_seconds()
