@@ -112,7 +112,7 @@ def assert_metrics(host, job):
 
 
 def test_nobody_notices(new_mesh, script, folder, tmp_path):
-    mesh = new_mesh(("alpha", "beta", "gamma", "delta"), slots=1, agent_options=("--archive-after", "12"))
+    mesh = new_mesh(("alpha", "beta", "gamma", "delta"), slots=1, agent_options=("--archive-after", "12", *training.ONE_JOB))
     run = Run(mesh, mesh.hosts[1], folder, workers=2, epochs=1)
     run.finish(120)
     jobs = [run.job, submit(mesh, mesh.hosts[0], script(SCRIPT))]

@@ -54,7 +54,7 @@ def test_six_workers_on_three_hosts_compute_what_one_computes(mesh, folder, refe
 
 
 def test_kills_stops_the_loss_of_the_leaders_host_and_a_join_leave_no_trace(new_mesh, folder, reference, tmp_path):
-    mesh = new_mesh()
+    mesh = new_mesh(agent_options=training.ONE_JOB)
     run = Run(mesh, mesh.hosts[1], folder, pace=0.01)
     run.gather()
     facts = run.step(5)
