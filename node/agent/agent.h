@@ -374,7 +374,6 @@ bool agent_job_is_single(const struct agent_job *job);
 /* agent_folders.c: folders, and those that silent jobs leave to others */
 void agent_folders_create(struct agent *agent);
 void agent_folders_make(const char *path); /* and those above it */
-void agent_remove_tree(const char *path);
 void agent_folders_open(struct agent *agent, struct agent_job *job);
 void agent_folders_code(struct agent_job *job, const char *path); /* for the submitted files */
 void agent_folders_log(struct agent_job *job, const char *path);  /* for the log of one process */

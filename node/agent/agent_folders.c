@@ -12,7 +12,7 @@
  *
  * F1. Only folders without a file in them are left to another job, once nobody of the first job is there: its runner has
  *     ended, and so has all that it started (R2 of runner.c).
- * F2. What is in spare/ is of this agent's life alone: at its start all of it is removed.
+ * F2. What is in spare/ is of this agent's life alone: at its start all of it goes to gone/, which is removed beside the loop.
  * F3. jobs/<id>/tmp is the job's TMPDIR. What a killed process has left there goes, through spare/, once nobody of the job
  *     is on this host: in /tmp it would stay. Where a socket's name would not fit behind its path any more, /tmp it is. */
 #include "agent.h"
@@ -26,12 +26,14 @@
 #include <unistd.h>
 
 #include "shoal/below.h"
+#include "shoal/remove_tree.h"
 
 #include "shoal/banned.h"
 
 /* Python and torch put so much behind TMPDIR for a socket, "/torch-shm-dir-XXXXXX/manager.sock" and the like, in the 108 bytes
  * of sockaddr_un. */
 #define TEMPORARY_BYTES_MAX (108 - 36)
+#define GONE_MAX 64u       /* starts of an agent that was killed each time before all of that was removed */
 #define BUNDLE_FILES_MAX 64 /* a bundle, and one that was being written, of each call */
 
 /* Most of the way is there already, so it is made from its end. */
@@ -255,6 +257,7 @@ struct removal {
     struct agent_file_job file; /* behind the pieces that came before: none of them makes a folder anew */
     uv_work_t work;
     char paths[2][AGENT_PATH_BYTES]; /* "": none */
+    int errors[2];                   /* why something of it is left */
 };
 
 static void remove_work(uv_work_t *work)
@@ -262,14 +265,20 @@ static void remove_work(uv_work_t *work)
     struct removal *removal = work->data;
 
     for (unsigned i = 0; i < 2; i++)
-        if (removal->paths[i][0] != '\0')
-            agent_remove_tree(removal->paths[i]);
+        if (removal->paths[i][0] != '\0' && !shoal_remove_tree(removal->paths[i]))
+            removal->errors[i] = errno;
 }
 
 static void removed(uv_work_t *work, int status)
 {
+    struct removal *removal = work->data;
+
     (void)status;
-    free(work->data);
+    for (unsigned i = 0; i < 2; i++)
+        if (removal->errors[i] != 0)
+            agent_log(removal->file.agent, "%s: something of it cannot be removed: %s; remove it by hand",
+                      removal->paths[i], strerror(removal->errors[i]));
+    free(removal);
 }
 
 static void nothing(struct agent_file_job *file) { (void)file; }
@@ -282,16 +291,24 @@ static void remove_begin(struct agent_file_job *file)
     (void)uv_queue_work(&file->agent->loop, &removal->work, remove_work, removed);
 }
 
-void agent_folders_remove(struct agent *agent, const char *folder, const char *other)
+static struct removal *removal_of(struct agent *agent, const char *folder, const char *other)
 {
     struct removal *removal = calloc(1, sizeof(*removal));
 
     SHOAL_ASSERT(removal != NULL);
+    removal->file.agent = agent;
     removal->file.run = nothing;
     removal->file.done = remove_begin;
     removal->work.data = removal;
     (void)snprintf(removal->paths[0], sizeof(removal->paths[0]), "%s", folder);
     (void)snprintf(removal->paths[1], sizeof(removal->paths[1]), "%s", other);
+    return removal;
+}
+
+void agent_folders_remove(struct agent *agent, const char *folder, const char *other)
+{
+    struct removal *removal = removal_of(agent, folder, other);
+
     if (agent_tree_submit(agent, &removal->file) == SHOAL_OK)
         return;
     removal->file.agent = agent;
@@ -325,12 +342,25 @@ void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id)
         agent_log(agent, "%s: cannot be moved away to be removed: %s", from, strerror(errno));
 }
 
-/* F2 */
+/* F2. Moved away first: jobs may have left millions of files, and nobody waits for their removal. */
 void agent_folders_create(struct agent *agent)
 {
-    char path[AGENT_PATH_BYTES + 32];
+    char path[AGENT_PATH_BYTES];
+    char gone[AGENT_PATH_BYTES];
+    size_t len;
+    bool moved = false;
 
-    (void)snprintf(path, sizeof(path), "%s/spare", agent->settings.data);
-    agent_remove_tree(path);
+    (void)snprintf(path, sizeof(path), "%.400s/spare", agent->settings.data);
+    (void)snprintf(gone, sizeof(gone), "%.400s/gone", agent->settings.data);
+    len = strlen(gone);
+    (void)mkdir(gone, 0700); /* one may be there, of an agent that was killed while it removed it */
+    for (unsigned i = 0; i < GONE_MAX && !moved; i++) {
+        (void)snprintf(gone + len, sizeof(gone) - len, "/%u", i);
+        moved = rename(path, gone) == 0 || errno == ENOENT;
+    }
+    if (!moved)
+        (void)shoal_remove_tree(path);
     (void)mkdir(path, 0700);
+    gone[len] = '\0';
+    remove_begin(&removal_of(agent, gone, "")->file);
 }

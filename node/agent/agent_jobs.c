@@ -13,12 +13,12 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pwd.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shoal/below.h"
 #include "shoal/bundle.h"
+#include "shoal/remove_tree.h"
 #include "shoal/sched_look.h"
 
 #include "agent_env.h"
@@ -128,17 +128,6 @@ struct unpacking {
     uint32_t whole; /* as in agent_job; before: of the last time */
 };
 
-static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
-{
-    (void)facts;
-    (void)kind;
-    (void)place;
-    (void)sched_yield(); /* there may be many, and the loop has this thread's class */
-    return remove(path);
-}
-
-void agent_remove_tree(const char *path) { (void)nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT); }
-
 static __thread uint32_t whole_files;
 
 static int count_whole(const char *path, const struct stat *facts, int kind, struct FTW *place)
@@ -169,7 +158,7 @@ static void unpack(uv_work_t *work)
         u->err = shoal_fail(&u->msg, SHOAL_ERR_STORAGE, "%s: %s", u->bundle, strerror(errno));
         return;
     }
-    agent_remove_tree(u->target);
+    (void)shoal_remove_tree(u->target); /* what is left is unpacked over */
     agent_folders_make(u->target);
     u->err = shoal_bundle_unpack(fd, u->target, &u->info, &u->msg);
     u->whole = files_whole(u->target);

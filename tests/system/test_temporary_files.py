@@ -19,6 +19,18 @@ inner.mkdir(parents=True)
 inner.chmod(0o500)
 print(folder, flush=True)
 """
+# Deeper than a path may be long, and closed to its owner: an agent that is not root has to open it first.
+TRAPS = """
+import os
+os.chdir(os.environ["TMPDIR"])
+os.makedirs("closed/inner")
+open("closed/inner/file", "w").close()
+os.chmod("closed/inner", 0)
+os.chmod("closed", 0o500)
+for _ in range(5000):
+    os.mkdir("n" * 100)
+    os.chdir("n" * 100)
+"""
 WAITS = "while True:\n    time.sleep(0.1)\n"
 
 
@@ -55,3 +67,16 @@ def test_what_a_job_leaves_in_its_temporary_folder_goes_when_it_has_ended(alone,
         mesh.until(lambda: mesh.shoal("job", "stop", job, "--node", host.url, check=False).returncode == 0, 30, "the job is stopped")
     ended(mesh, job)
     mesh.until(lambda: left(folder) == [], 30, "its temporary files are gone")
+
+
+def test_however_deep_it_is_it_goes_and_so_does_what_an_earlier_life_of_the_agent_has_left(alone, script):
+    mesh, host = alone, alone.hosts[0]
+    ended(mesh, submit(mesh, host, script(TRAPS)))
+    mesh.until(lambda: list(host.data.glob("spare/*.tmp")) + list(host.data.glob("jobs/*/tmp/*")) == [], 30, "its temporary files are gone")
+    for name in ("spare", "gone"):
+        (host.data / name / "0.tmp").mkdir(parents=True)  # as if it had been killed meanwhile, twice
+        (host.data / name / "0.tmp" / "file").touch()
+    host.kill()
+    host.start()
+    mesh.until(lambda: mesh.knows(host, 1), 30, "its agent is back")
+    mesh.until(lambda: not (host.data / "gone").exists() and list(host.data.glob("spare/*.tmp")) == [], 30, "what was left is gone")
