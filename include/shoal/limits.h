@@ -44,6 +44,10 @@ _Static_assert(SHOAL_RECORD_PAYLOAD_MAX + 160 <= SHOAL_DATAGRAM_PAYLOAD_MAX,
 _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX, "a founding record fits one entry");
 /* The arguments of one submit: what a command line may hold. */
 #define SHOAL_ARGS_BYTES_MAX (16 * SHOAL_KIB)
+/* Of them, what a process is started with: beside these stand what the agent adds (its own variables, the interpreter). */
+#define SHOAL_JOB_ARGV_MAX 500
+#define SHOAL_JOB_ENV_MAX 384
+#define SHOAL_JOB_ENV_NAME_BYTES 256
 
 /* Blobs are cut into chunks of this size, so that no message is large. */
 #define SHOAL_CHUNK_BYTES_MAX (SHOAL_MIB)

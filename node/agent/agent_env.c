@@ -11,13 +11,19 @@
 
 #include "shoal/banned.h"
 
+#define OURS_MAX 96 /* variables that the agent adds */
+_Static_assert(SHOAL_JOB_ARGV_MAX + 4 <= SHOAL_RUNNER_STRINGS_MAX, "what a submit may give can be started");
+_Static_assert(SHOAL_JOB_ENV_MAX + OURS_MAX + 8 <= SHOAL_RUNNER_STRINGS_MAX, "what a submit may give can be started");
+
 const char *agent_start_keep(struct agent_start_text *t, const char *text)
 {
     size_t len = strlen(text) + 1;
     char *at = t->bytes + t->used;
 
-    if (len > sizeof(t->bytes) - t->used)
+    if (len > sizeof(t->bytes) - t->used) {
+        t->full = true;
         return "";
+    }
     memcpy(at, text, len);
     t->used += len;
     return at;
@@ -26,22 +32,35 @@ const char *agent_start_keep(struct agent_start_text *t, const char *text)
 __attribute__((format(printf, 3, 4))) static void put_env(struct agent_start_text *t, const char *name,
                                                           const char *format, ...)
 {
-    char value[4096];
-    char pair[4300];
+    char *pair = t->bytes + t->used;
+    size_t left = sizeof(t->bytes) - t->used;
+    size_t name_len = strlen(name) + 1;
     va_list args;
+    int len;
 
+    if (name_len >= left) {
+        t->full = true;
+        return;
+    }
+    (void)snprintf(pair, left, "%s=", name);
     va_start(args, format);
-    (void)vsnprintf(value, sizeof(value), format, args);
+    len = vsnprintf(pair + name_len, left - name_len, format, args);
     va_end(args);
-    (void)snprintf(pair, sizeof(pair), "%s=%s", name, value);
+    if (len < 0 || (size_t)len >= left - name_len) {
+        t->full = true;
+        return;
+    }
+    t->used += name_len + (size_t)len + 1;
     for (uint32_t i = 0; i < t->start.envc; i++)
-        if (strncmp(t->start.env[i], pair, strlen(name) + 1) == 0) {
-            t->start.env[i] = agent_start_keep(t, pair);
+        if (strncmp(t->start.env[i], pair, name_len) == 0) {
+            t->start.env[i] = pair;
             return;
         }
     if (t->start.envc < SHOAL_RUNNER_STRINGS_MAX - 8) {
-        t->start.env[t->start.envc++] = agent_start_keep(t, pair);
+        t->start.env[t->start.envc++] = pair;
         t->start.env[t->start.envc] = NULL;
+    } else {
+        t->full = true;
     }
 }
 
@@ -248,6 +267,8 @@ static void put_argv(struct agent_start_text *t, const char *text)
     if (t->start.argc < SHOAL_RUNNER_STRINGS_MAX) {
         t->start.argv[t->start.argc++] = agent_start_keep(t, text);
         t->start.argv[t->start.argc] = NULL;
+    } else {
+        t->full = true;
     }
 }
 
@@ -299,7 +320,7 @@ static void env_user(struct agent_job *job, struct agent_start_text *t)
 
     while ((text = shoal_job_texts_next(&job->spec.env, text)) != NULL) {
         const char *equals = strchr(text, '=');
-        char name[256];
+        char name[SHOAL_JOB_ENV_NAME_BYTES];
 
         if (equals == NULL || (size_t)(equals - text) >= sizeof(name) || is_ours(t, text))
             continue;

@@ -10,10 +10,11 @@
 struct agent_start_text {
     char bytes[AGENT_ENV_TEXT_BYTES];
     size_t used;
+    bool full; /* something did not fit: it must not be started */
     struct shoal_runner_start start;
 };
 
-const char *agent_start_keep(struct agent_start_text *t, const char *text); /* "": it does not fit any more */
+const char *agent_start_keep(struct agent_start_text *t, const char *text); /* "" and full: it does not fit any more */
 void agent_env_fill(struct agent *agent, struct agent_job *job, const struct agent_run *run, const char *log_dir,
                     struct agent_start_text *t);
 

@@ -589,7 +589,9 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     if (run->role != SHOAL_JOB_TASK) /* the table of an array's tasks says so */
         launcher_line(job, run, line);
     launcher_notes(job, run);
-    if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
+    if (t->full) /* a submit to an older agent takes more than can be started */
+        not_started(agent, run->worker_id, "its arguments and environment are more than fits; put them into a file");
+    else if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
         not_started(agent, run->worker_id, msg.text);
     else
         agent_serve_started(agent, job, run);

@@ -107,6 +107,24 @@ static void copy_numbers(struct shoal_job_spec *spec, const struct shoal_submit 
     spec->bundle_bytes = shoal_hash_is_zero(bundle) ? 0 : submit->bundle_bytes;
 }
 
+/* What a process cannot be started with is refused here: it would miss its last arguments. */
+static enum shoal_err check_start(const struct shoal_job_options *o, struct shoal_msg *msg)
+{
+    if (o->script_argv.count > SHOAL_JOB_ARGV_MAX)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                          "%zu arguments for the script; at most %d are taken: put them into a file of the model directory",
+                          o->script_argv.count, SHOAL_JOB_ARGV_MAX);
+    if (o->env.count > SHOAL_JOB_ENV_MAX)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                          "--msd-env: %zu variables; at most %d are taken: put them into a file of the model directory",
+                          o->env.count, SHOAL_JOB_ENV_MAX);
+    for (size_t i = 0; i < o->env.count; i++)
+        if (strcspn(o->env.items[i], "=") >= SHOAL_JOB_ENV_NAME_BYTES)
+            return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "--msd-env: a name of %zu bytes; at most %d are taken: give a shorter one",
+                              strcspn(o->env.items[i], "="), SHOAL_JOB_ENV_NAME_BYTES - 1);
+    return SHOAL_OK;
+}
+
 static enum shoal_err spec_of(const struct shoal_submit *submit, struct shoal_hash bundle, struct shoal_buf *bytes,
                               struct shoal_msg *msg)
 {
@@ -122,7 +140,9 @@ static enum shoal_err spec_of(const struct shoal_submit *submit, struct shoal_ha
     spec->data_json = shoal_view_text(submit->data_json);
     spec->datastore_meta = shoal_view_text(o->datastore_meta);
     spec->profile = shoal_view_text(o->profile);
-    err = copy_texts(spec, submit, msg);
+    err = check_start(o, msg);
+    if (err == SHOAL_OK)
+        err = copy_texts(spec, submit, msg);
     if (err == SHOAL_OK)
         err = copy_lists(spec, o, &lists, msg);
     if (err == SHOAL_OK)

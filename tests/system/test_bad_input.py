@@ -242,6 +242,10 @@ WHOLE = tar({"main.py": os.urandom(60000)})
     pytest.param(tar({"main.py": b""}), GOOD_ARGS + " --numWorker zwei", ("numWorker", "zwei"), id="a number that is none"),
     pytest.param(tar({"main.py": b""}), GOOD_ARGS + " --numWorker 99999999999999999999", ("numWorker",), id="a huge number"),
     pytest.param(tar({"main.py": b""}), GOOD_ARGS + " " + "x" * 20000, (), id="args of 20 kB"),
+    pytest.param(tar({"main.py": b""}), GOOD_ARGS + " y" * 501, ("501 arguments",), id="501 arguments"),
+    pytest.param(tar({"main.py": b""}), GOOD_ARGS + "".join(" --msd-env E%d=1" % i for i in range(385)), ("385 variables",),
+                 id="385 variables"),
+    pytest.param(tar({"main.py": b""}), GOOD_ARGS + " --msd-env " + "N" * 256 + "=1", ("256 bytes",), id="a variable's name of 256 bytes"),
 ])
 def test_a_submit_is_refused_and_leaves_nothing(mesh, content, args, wanted):
     with nothing_changes(mesh):
@@ -249,6 +253,19 @@ def test_a_submit_is_refused_and_leaves_nothing(mesh, content, args, wanted):
         assert 400 <= status < 500, (status, text)
         assert text.startswith("Error ") and (";" in text or " is not " in text), "no cause and remedy: " + text
         assert not wanted or any(word in text for word in wanted), text
+
+
+def test_as_many_arguments_and_variables_as_are_taken_arrive_whole(mesh, script):
+    host = mesh.hosts[0]
+    folder = script("import os, sys\nprint(len(sys.argv), sum(name.startswith('E_') for name in os.environ), len(os.environ['LONG']))\n")
+    with tarfile.open(fileobj=(content := io.BytesIO()), mode="w:gz") as archive:
+        archive.add(folder / "main.py", "main.py")
+    args = GOOD_ARGS + "".join(" --msd-env E_%d=1" % i for i in range(383)) + " --msd-env LONG=" + "x" * 5000 + " y" * 500
+    status, text = post(mesh, host, content.getvalue(), args)
+    assert status < 300, text
+    job = job_id(text)
+    assert ended(mesh, job)["state"] == "FINISHED"
+    assert log_of(mesh, host, job).split() == ["501", "383", "5000"]
 
 
 @pytest.mark.parametrize("data", [
