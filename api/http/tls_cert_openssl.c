@@ -275,11 +275,13 @@ static bool key_fits(const char *dir, X509 *cert)
     return ok;
 }
 
+/* Not either where it begins in the future: it was made while this host's clock was ahead. */
 static bool is_current(X509 *cert)
 {
-    time_t then = time(NULL) + 86400L * RENEW_DAYS;
+    time_t now = time(NULL);
+    time_t then = now + 86400L * RENEW_DAYS;
 
-    return X509_cmp_time(X509_get0_notAfter(cert), &then) > 0;
+    return X509_cmp_time(X509_get0_notBefore(cert), &now) < 0 && X509_cmp_time(X509_get0_notAfter(cert), &then) > 0;
 }
 
 static bool issuer_is(X509 *cert, const char *field_value, int nid)
