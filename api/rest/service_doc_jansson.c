@@ -575,7 +575,7 @@ static enum shoal_err edit_readme(json_t *doc, const json_t *body, struct shoal_
     if (json_string_length(text) > README_BYTES_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the readme has %zu bytes, of %u that are kept; shorten it",
                           json_string_length(text), (unsigned)README_BYTES_MAX);
-    (void)json_object_set(doc, "readme", json_deep_copy(text));
+    (void)json_object_set_new(doc, "readme", json_deep_copy(text));
     return SHOAL_OK;
 }
 
@@ -777,12 +777,22 @@ enum shoal_err service_doc_readme(struct shoal_view text, struct shoal_buf *out)
     return err;
 }
 
-static uint32_t bounded(int64_t value)
+/* Of two numbers that anybody may have written. */
+static int64_t product(int64_t a, int64_t b)
 {
-    if (value < 0)
-        return 0;
-    return value > SHOAL_SERVICE_REPLICAS_MAX ? SHOAL_SERVICE_REPLICAS_MAX : (uint32_t)value;
+    int64_t all;
+
+    return __builtin_mul_overflow(a, b, &all) ? INT64_MAX : all;
 }
+
+static uint32_t within(int64_t value, uint32_t min, uint32_t max)
+{
+    if (value < min)
+        return min;
+    return value > max ? max : (uint32_t)value;
+}
+
+static uint32_t bounded(int64_t value) { return within(value, 0, SHOAL_SERVICE_REPLICAS_MAX); }
 
 static void pack_of(json_t *doc, const char *name, char *pack, size_t cap)
 {
@@ -831,11 +841,11 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
     if (profile != NULL) {
         knobs->started = int_at(doc, "started_at", 0) > 0;
         knobs->stopped_s = knobs->started ? 0 : (uint64_t)int_at(doc, "stopped_at", 0);
-        knobs->kernels_min = bounded(copies * int_at(profile, "policy.kernel_min", 1));
-        knobs->kernels_max = max < 0 ? SHOAL_SERVICE_REPLICAS_MAX : bounded(copies * max);
-        knobs->batch = (uint32_t)int_at(profile, "policy.task_batch_size", 1);
-        knobs->interval_s = (uint32_t)int_at(profile, "policy.schedule_interval", 3);
-        knobs->release_s = (uint32_t)int_at(profile, "policy.kernel_delay_release_time", 60);
+        knobs->kernels_max = max < 0 ? SHOAL_SERVICE_REPLICAS_MAX : bounded(product(copies, max));
+        knobs->kernels_min = within(product(copies, int_at(profile, "policy.kernel_min", 1)), 0, knobs->kernels_max);
+        knobs->batch = within(int_at(profile, "policy.task_batch_size", 1), 1, UINT32_MAX);
+        knobs->interval_s = within(int_at(profile, "policy.schedule_interval", 3), 1, UINT32_MAX);
+        knobs->release_s = within(int_at(profile, "policy.kernel_delay_release_time", 60), 1, UINT32_MAX);
         if (canary > 0 && canary <= SHOAL_SERVICE_CANARY_MAX) {
             knobs->canary = (uint32_t)canary;
             knobs->canary_at = (uint32_t)int_at(doc, "canary.at", 0);
@@ -874,8 +884,9 @@ void service_doc_gpu(struct shoal_view text, char *gpu, size_t cap)
 {
     json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");
     const char *said = doc == NULL ? "" : text_at(doc, "profile.kernel.gpu");
+    bool known = strcmp(said, "shared") == 0 || strcmp(said, "exclusive") == 0;
 
-    (void)snprintf(gpu, cap, "%s", said[0] == '\0' ? "no" : said);
+    (void)snprintf(gpu, cap, "%s", known ? said : "no");
     json_decref(doc);
 }
 

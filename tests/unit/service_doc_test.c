@@ -227,6 +227,32 @@ static void test_a_stop_is_seen_for_a_second_at_least(void **state)
     shoal_buf_deinit(&doc);
 }
 
+/* No edit takes them, but they may come in the document of another host. */
+static void test_numbers_that_no_profile_may_have_are_bounded(void **state)
+{
+    static const char foreign[] =
+        "{\"profile\":{\"replica\":4611686018427387904,\"policy\":{\"kernel_min\":5,\"kernel_max\":-4611686018427387904,"
+        "\"schedule_interval\":-1,\"task_batch_size\":-1,\"kernel_delay_release_time\":99999999999}},\"started_at\":1}";
+    struct service_knobs knobs;
+
+    (void)state;
+    service_doc_knobs(shoal_view_text(foreign), 1, &knobs);
+    assert_true(knobs.kernels_min <= knobs.kernels_max && knobs.kernels_max <= SHOAL_SERVICE_REPLICAS_MAX);
+    assert_true(knobs.batch >= 1 && knobs.interval_s == 1 && knobs.release_s == UINT32_MAX);
+}
+
+static void test_a_readme_is_replaced(void **state)
+{
+    struct shoal_buf doc = { 0 };
+
+    (void)state;
+    make(&doc);
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_README, .body = shoal_view_text("{\"readme\":\"first\"}") });
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_README, .body = shoal_view_text("{\"readme\":\"second\"}") });
+    assert_true(holds(&doc, "second") && !holds(&doc, "first"));
+    shoal_buf_deinit(&doc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +262,8 @@ int main(void)
         cmocka_unit_test(test_the_next_canary_is_stopped_and_says_of_which_change_it_is),
         cmocka_unit_test(test_a_stop_is_seen_for_a_second_at_least),
         cmocka_unit_test(test_values_of_environments_are_hidden_unless_said),
+        cmocka_unit_test(test_numbers_that_no_profile_may_have_are_bounded),
+        cmocka_unit_test(test_a_readme_is_replaced),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
