@@ -325,6 +325,20 @@ void agent_folders_temporary(const struct agent *agent, struct shoal_job_id id, 
         memcpy(path, "/tmp", 5);
 }
 
+/* A folder that its owner may not write moves to no other one. */
+static bool unlock(const char *path)
+{
+    int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    char link[40];
+    bool unlocked;
+
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    unlocked = fd >= 0 && chmod(link, 0700) == 0;
+    if (fd >= 0)
+        (void)close(fd);
+    return unlocked;
+}
+
 /* Renamed at once: the next process of the job makes a new one. */
 void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id)
 {
@@ -336,7 +350,7 @@ void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id)
     if (rmdir(from) == 0 || errno == ENOENT)
         return;
     (void)snprintf(to, sizeof(to), "%.400s/spare/%u.tmp", agent->settings.data, agent->spares.temporaries++);
-    if (rename(from, to) == 0)
+    if (rename(from, to) == 0 || (errno == EACCES && unlock(from) && rename(from, to) == 0))
         agent_folders_remove(agent, to, "");
     else
         agent_log(agent, "%s: cannot be moved away to be removed: %s", from, strerror(errno));

@@ -1,6 +1,7 @@
 """TMPDIR is a folder of the job's own on each host: what a process that is killed leaves there goes when the job has ended."""
 
 import pathlib
+import shutil
 
 import pytest
 from conftest import OUT
@@ -80,3 +81,26 @@ def test_however_deep_it_is_it_goes_and_so_does_what_an_earlier_life_of_the_agen
     host.start()
     mesh.until(lambda: mesh.knows(host, 1), 30, "its agent is back")
     mesh.until(lambda: not (host.data / "gone").exists() and list(host.data.glob("spare/*.tmp")) == [], 30, "what was left is gone")
+
+
+CLOSED = """
+import os
+os.makedirs(os.environ["TMPDIR"] + "/inner")
+os.chmod(os.environ["TMPDIR"] + "/inner", 0)
+os.chmod(os.environ["TMPDIR"], 0)
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv here")
+def test_it_goes_from_an_agent_without_capabilities_too(script):
+    """As the service is installed: what a folder permits counts for the agent, too."""
+    with Mesh(OUT / "shoal", slots=1) as mesh:
+        host = mesh.host_class(mesh, "alpha")
+        host.within = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+        host.prepare()
+        mesh.hosts.append(host.start())
+        mesh.until(lambda: mesh.knows(host, 1), 30, "it is up")
+        job = submit(mesh, host, script(CLOSED))
+        assert ended(mesh, job)["state"] == "FINISHED"
+        mesh.until(lambda: not (host.data / "jobs" / job / "tmp").exists() and not list(host.data.glob("spare/*.tmp")), 30,
+                   "its temporary files are gone")
