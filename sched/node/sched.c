@@ -262,7 +262,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     shoal_buf_deinit(&s->local.pool);
     free(s->gone);
     free(s->index_spec);
-    free(s->nodes);
+    sched_nodes_free(s);
     free(s->summaries.list);
     free(s);
 }
@@ -508,7 +508,7 @@ bool shoal_sched_all_follow_rules(const struct shoal_sched *s)
 {
     SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     for (uint32_t i = 0; i < s->node_count; i++) {
-        const struct shoal_sched_node *info = &s->nodes[i].info;
+        const struct sched_node_info *info = &s->nodes[i].info;
 
         if (!sched_is_self(s, info->id) && info->state == SHOAL_SCHED_NODE_ALIVE && info->rules == 0 &&
             info->cpus > 0) /* it has told of itself: what says its store comes earlier than its facts */

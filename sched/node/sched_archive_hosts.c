@@ -31,10 +31,10 @@ static bool same_domain(const struct shoal_sched *s, const struct shoal_node_id 
                         const struct sched_node *node)
 {
     SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES); /* A6 */
-    for (size_t i = 0; i < count && node->info.domain[0] != '\0'; i++) {
+    for (size_t i = 0; i < count && sched_node_domain(node)[0] != '\0'; i++) {
         const struct sched_node *other = sched_node_find(s, nodes[i]);
 
-        if (other != NULL && strcmp(other->info.domain, node->info.domain) == 0)
+        if (other != NULL && strcmp(sched_node_domain(other), sched_node_domain(node)) == 0)
             return true;
     }
     return false;

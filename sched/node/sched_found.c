@@ -76,11 +76,11 @@ static bool domain_taken(const struct shoal_sched *s, const struct shoal_sched_t
     SHOAL_ASSERT(t->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     for (unsigned i = 0; i < t->guardian_count; i++) {
         const struct sched_node *other = sched_node_find(s, t->guardians[i].node);
-        const char *domain = other != NULL ? other->info.domain : "";
+        const char *domain = other != NULL ? sched_node_domain(other) : "";
 
         if (i == 0) /* the first is this node */
             domain = s->options.domain;
-        if (same_domain(domain, node->info.domain))
+        if (same_domain(domain, sched_node_domain(node)))
             return true;
     }
     return false;

@@ -132,8 +132,8 @@ static bool domain_used(const struct shoal_sched *s, const struct census *c, con
     for (size_t i = 0; i < c->count; i++) {
         const struct sched_node *other = sched_node_find(s, c->list[i].member.id.node);
 
-        if ((int)i != c->lost && other != NULL && node->info.domain[0] != '\0' &&
-            strcmp(other->info.domain, node->info.domain) == 0)
+        if ((int)i != c->lost && other != NULL && sched_node_domain(node)[0] != '\0' &&
+            strcmp(sched_node_domain(other), sched_node_domain(node)) == 0)
             return true;
     }
     return false;

@@ -75,7 +75,7 @@ static enum shoal_err on_slots(struct shoal_sched *s, struct shoal_node_id from,
     if (node == NULL || record.host_epoch != node->info.incarnation.host_epoch || record.stamp <= node->info.slot_stamp)
         return SHOAL_OK; /* W2 */
     node->info.slots_free = record.free;
-    node->info.cards = record.cards;
+    sched_node_set_cards(node, &record.cards);
     node->info.slot_stamp = record.stamp;
     node->info.record_seq = record.version;
     sched_view_changed(s);

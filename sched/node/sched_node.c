@@ -127,6 +127,7 @@ static void node_drop_oldest(struct shoal_sched *s, uint64_t before_ns)
     SHOAL_ASSERT(!sched_is_self(s, s->nodes[oldest].info.id)); /* N3: nobody forgets itself */
     s->nodes_dropped++;
     s->node_count--;
+    free(s->nodes[oldest].rare);
     memmove(&s->nodes[oldest], &s->nodes[oldest + 1], (s->node_count - oldest) * sizeof(s->nodes[0]));
 }
 
@@ -176,10 +177,107 @@ void sched_nodes_changed(struct shoal_sched *s)
     sched_view_changed(s);
 }
 
+static const struct sched_node_rare nothing_rare;
+
+const struct shoal_cards *sched_node_cards(const struct sched_node *node)
+{
+    SHOAL_ASSERT(nothing_rare.cards.count == 0);
+    return node->rare == NULL ? &nothing_rare.cards : &node->rare->cards;
+}
+
+const char *sched_node_domain(const struct sched_node *node)
+{
+    SHOAL_ASSERT(nothing_rare.domain[0] == '\0');
+    return node->rare == NULL ? nothing_rare.domain : node->rare->domain;
+}
+
+/* Without memory it has neither, until gossip says it again. */
+static void set_rare(struct sched_node *node, const struct shoal_cards *cards, const char *domain)
+{
+    if (node->rare == NULL && (cards->count > 0 || domain[0] != '\0'))
+        node->rare = calloc(1, sizeof(*node->rare));
+    if (node->rare == NULL)
+        return;
+    SHOAL_ASSERT(cards->count <= SHOAL_CARDS_MAX);
+    if (cards != &node->rare->cards)
+        node->rare->cards = *cards;
+    if (domain != node->rare->domain)
+        (void)snprintf(node->rare->domain, sizeof(node->rare->domain), "%.*s", SHOAL_SCHED_DOMAIN_BYTES - 1, domain);
+}
+
+void sched_node_set_cards(struct sched_node *node, const struct shoal_cards *cards)
+{
+    SHOAL_ASSERT(cards->count <= SHOAL_CARDS_MAX);
+    set_rare(node, cards, sched_node_domain(node));
+}
+
+void sched_nodes_free(struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->node_count <= s->node_cap);
+    for (size_t i = 0; i < s->node_count; i++)
+        free(s->nodes[i].rare);
+    free(s->nodes);
+}
+
+/* Of a text that may lack its end. */
+static uint32_t class_of(const char numeric_class[SHOAL_CLASS_TEXT_BYTES])
+{
+    char text[SHOAL_CLASS_TEXT_BYTES];
+
+    if (numeric_class[0] == '\0')
+        return 0;
+    (void)snprintf(text, sizeof(text), "%.*s", SHOAL_CLASS_TEXT_BYTES - 1, numeric_class);
+    return shoal_class_hash(text);
+}
+
+/* All of it but what is rare. */
+static struct sched_node_info info_of(const struct shoal_sched_node *told)
+{
+    SHOAL_ASSERT(told->state <= SHOAL_SCHED_NODE_FORGOTTEN);
+    return (struct sched_node_info){
+        .id = told->id,
+        .store = told->store,
+        .state = (uint8_t)told->state,
+        .device = told->device,
+        .draining = told->draining,
+        .incarnation = told->incarnation,
+        .slots = told->slots,
+        .slots_free = told->slots_free,
+        .rules = told->rules,
+        .serves = told->serves,
+        .mesh_version = told->mesh_version,
+        .mesh_config = told->mesh_config,
+        .cpus = told->cpus,
+        .class_hash = class_of(told->numeric_class),
+        .slot_stamp = told->slot_stamp,
+        .record_seq = told->record_seq,
+    };
+}
+
+/* Its latest word, beside what is known from elsewhere. */
+static void info_take(struct sched_node *node, const struct shoal_sched_node *told)
+{
+    const struct sched_node_info old = node->info;
+    bool ahead = old.incarnation.host_epoch == told->incarnation.host_epoch && old.slot_stamp > told->slot_stamp;
+
+    SHOAL_ASSERT(shoal_node_id_equal(old.id, told->id));
+    node->info = info_of(told);
+    if (old.mesh_version > told->mesh_version) { /* by the shared record, or its answer to a request */
+        node->info.mesh_version = old.mesh_version;
+        node->info.mesh_config = old.mesh_config;
+    }
+    if (ahead) {
+        node->info.slots_free = old.slots_free; /* W2 of sched_news.c: its news was ahead of gossip */
+        node->info.slot_stamp = old.slot_stamp;
+        node->info.record_seq = old.record_seq;
+    }
+    set_rare(node, ahead ? sched_node_cards(node) : &told->cards, told->domain);
+}
+
 void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
 {
     struct sched_node *node = sched_node_find(s, info->id);
-    struct shoal_sched_node old;
+    struct sched_node_info old;
     bool was;
 
     SHOAL_ASSERT(info->state <= SHOAL_SCHED_NODE_FORGOTTEN);
@@ -197,21 +295,9 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     if (node->info.state != info->state)
         node->since_ns = s->now;
     old = node->info;
-    node->info = *info;
-    if (old.mesh_version > info->mesh_version) { /* by the shared record, or its answer to a request */
-        node->info.mesh_version = old.mesh_version;
-        node->info.mesh_config = old.mesh_config;
-    }
+    info_take(node, info);
     if (!sched_is_self(s, info->id) && (old.rules == 0 || info->rules == 0))
         s->rules_lacked_ns = s->now;
-    if (old.incarnation.host_epoch == info->incarnation.host_epoch && old.slot_stamp > info->slot_stamp) {
-        node->info.cards = old.cards;
-        node->info.slots_free = old.slots_free; /* W2 of sched_news.c: its news was ahead of gossip */
-        node->info.slot_stamp = old.slot_stamp;
-        node->info.record_seq = old.record_seq;
-    }
-    node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
-    node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
     if (sched_is_self(s, info->id) && old.draining != info->draining)
         shoal_ignore(
             sched_slots_step(s, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_DRAIN, .u.drain = info->draining }));

@@ -8,8 +8,34 @@
 struct shoal_sched;
 struct sched_group;
 
+/* What few hosts tell of themselves: a table of thousands has room for it where it is told. */
+struct sched_node_rare {
+    struct shoal_cards cards;
+    char domain[SHOAL_SCHED_DOMAIN_BYTES];
+};
+
+/* The latest of struct shoal_sched_node, by the same names. */
+struct sched_node_info {
+    struct shoal_node_id id;
+    struct shoal_store_id store;
+    uint8_t state; /* enum shoal_sched_node_state */
+    uint8_t device;
+    bool draining;
+    struct shoal_incarnation incarnation;
+    uint32_t slots;
+    uint64_t slots_free;
+    uint32_t rules;
+    uint32_t serves;
+    uint64_t mesh_version, mesh_config;
+    uint32_t cpus;
+    uint32_t class_hash; /* of its numeric class: shoal_class_hash(); 0: it tells none */
+    uint64_t slot_stamp;
+    uint64_t record_seq;
+};
+
 struct sched_node {
-    struct shoal_sched_node info;
+    struct sched_node_info info;
+    struct sched_node_rare *rare; /* NULL: it has told of neither cards nor a domain */
     uint64_t since_ns; /* of its state */
     uint32_t links;    /* how often its link came up */
     /* Its control link (N4). */
@@ -31,6 +57,10 @@ bool sched_gone_for_good(const struct shoal_sched *s, struct shoal_node_id id);
 bool sched_is_draining(const struct shoal_sched *s, struct shoal_node_id id);
 bool sched_is_removed(const struct shoal_sched *s, struct shoal_node_id id);           /* from the mesh */
 bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node); /* may guard */
+const struct shoal_cards *sched_node_cards(const struct sched_node *node);
+const char *sched_node_domain(const struct sched_node *node); /* "": a domain of its own */
+void sched_node_set_cards(struct sched_node *node, const struct shoal_cards *cards);
+void sched_nodes_free(struct shoal_sched *s);
 void sched_nodes_changed(struct shoal_sched *s); /* who may guard or work has changed */
 void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *node);
 void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_sched_link_state state);

@@ -270,7 +270,7 @@ static bool slots_are_free(const struct shoal_sched *s, unsigned device)
 {
     SHOAL_ASSERT(device < SHOAL_JOB_DEVICE_COUNT);
     for (size_t i = 0; i < s->node_count; i++) {
-        const struct shoal_sched_node *node = &s->nodes[i].info;
+        const struct sched_node_info *node = &s->nodes[i].info;
         bool fits =
             device == SHOAL_JOB_DEVICE_AUTO || (device == SHOAL_JOB_DEVICE_GPU) == (node->device == SHOAL_SCHED_GPU);
 

@@ -284,7 +284,7 @@ static struct shoal_node_id any_alive(struct shoal_sched *s)
 
     SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     for (size_t i = 0; i < s->node_count; i++) {
-        const struct shoal_sched_node *node = &s->nodes[(first + i) % s->node_count].info;
+        const struct sched_node_info *node = &s->nodes[(first + i) % s->node_count].info;
 
         if (node->state == SHOAL_SCHED_NODE_ALIVE && !sched_is_self(s, node->id))
             return node->id;

@@ -99,7 +99,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
     view->slot_count = 0;
     for (size_t i = 0; i < s->node_count; i++) {
         const struct sched_node *node = &s->nodes[i];
-        const struct shoal_cards *cards = &node->info.cards;
+        const struct shoal_cards *cards = sched_node_cards(node);
         struct shoal_allocate_host *host = &view->hosts[view->host_count];
         uint32_t count = node->info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : node->info.slots;
         uint64_t free_slots = node->info.slots_free;
@@ -115,7 +115,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
         *host = (struct shoal_allocate_host){
             .id = node->info.id,
             .device = node->info.device == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
-            .class_hash = node->info.numeric_class[0] == '\0' ? 0 : shoal_class_hash(node->info.numeric_class),
+            .class_hash = node->info.class_hash,
             .serves = node->info.serves,
             .usable = sched_health_of(s, node) == SHOAL_LEAD_HOST_WELL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
                       !node->info.draining && !sched_is_removed(s, node->info.id),
@@ -416,8 +416,8 @@ void sched_view_due(struct shoal_sched *s)
     }
     for (size_t i = 0; i < s->node_count; i++) {
         slots += s->nodes[i].info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->nodes[i].info.slots;
-        hosts += sched_view_cards_hosts(&s->nodes[i].info);
-        slots += sched_view_cards_slots(&s->nodes[i].info);
+        hosts += sched_view_cards_hosts(sched_node_cards(&s->nodes[i]));
+        slots += sched_view_cards_slots(sched_node_cards(&s->nodes[i]));
     }
     if (!view_room(view, hosts + 1, slots + 1, s->summaries.count + s->group_count + 1))
         return; /* no memory: the next change tries again */

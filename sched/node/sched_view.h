@@ -58,8 +58,8 @@ struct sched_interest {
 
 /* sched_view_cards.c: cards that services share, each a host of its own in the view. */
 /* Room that a node takes for them, beyond a host and its slots. */
-uint32_t sched_view_cards_hosts(const struct shoal_sched_node *node);
-uint32_t sched_view_cards_slots(const struct shoal_sched_node *node);
+uint32_t sched_view_cards_hosts(const struct shoal_cards *cards);
+uint32_t sched_view_cards_slots(const struct shoal_cards *cards);
 /* After the node's own host, which is the last of the view. */
 void sched_view_cards(struct sched_view *view, const struct shoal_cards *cards);
 /* The time from which it is known who holds what. */

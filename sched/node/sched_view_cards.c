@@ -16,12 +16,9 @@
 
 #include "shoal/banned.h"
 
-uint32_t sched_view_cards_hosts(const struct shoal_sched_node *node) { return node->cards.count * (1 + 1 + node->cards.shares); }
+uint32_t sched_view_cards_hosts(const struct shoal_cards *cards) { return cards->count * (1 + 1 + cards->shares); }
 
-uint32_t sched_view_cards_slots(const struct shoal_sched_node *node)
-{
-    return node->cards.count * (node->cards.shares + 1);
-}
+uint32_t sched_view_cards_slots(const struct shoal_cards *cards) { return cards->count * (cards->shares + 1); }
 
 static void show(struct sched_view *view, struct shoal_allocate_host *host, uint32_t slot, bool is_free)
 {
