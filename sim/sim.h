@@ -138,12 +138,16 @@ struct sim_path {
     bool data_cut; /* between workers alone: agents go on talking */
     bool dialing;
     bool wanted;
+    bool link_up; /* the connection between the two, whoever dialled; kept where `from` is below `to` */
     uint64_t clog_ns; /* nothing passes before */
     struct shoal_rand chance;
-    struct sim_lane lanes[SIM_LANES];
-    bool link_up; /* the connection between the two, whoever dialled; kept where `from` is below `to` */
+    struct sim_lane *lanes; /* NULL: no frame has gone this way */
     uint64_t link_number;
 };
+_Static_assert(sizeof(struct sim_path) <= 72, "each of a thousand hosts has a path to each other one");
+
+/* Paths in the order of their making; they stay where they are. */
+#define SIM_PATHS_A_BLOCK 256u
 
 /* ---- store ---- */
 
@@ -602,8 +606,8 @@ struct sim {
     struct sim_host *hosts;
     uint32_t host_count;       /* those that exist or may be started later */
     struct sim_map host_index; /* of node ids */
-    struct sim_map paths;      /* of from << 32 | to; the places are in path_list */
-    struct sim_path **path_list;
+    uint32_t **paths;          /* by `from`, then `to`: number from 1 of a path; NULL, 0: none */
+    struct sim_path **path_blocks;
     size_t path_count, path_cap;
     uint64_t link_number;
     struct sim_job *jobs;

@@ -14,32 +14,51 @@
 #define RETRANSMIT_NS (200 * SHOAL_MS)
 #define CUT_CHECK_NS (20 * SHOAL_MS)
 
-static uint64_t key_of(uint32_t from, uint32_t to) { return (uint64_t)from << 32 | to; }
+static struct sim_path *path_at(const struct sim *sim, size_t i)
+{
+    SHOAL_ASSERT(i < sim->path_count);
+    return &sim->path_blocks[i / SIM_PATHS_A_BLOCK][i % SIM_PATHS_A_BLOCK];
+}
+
+/* NULL: they never met. */
+static struct sim_path *path_find(const struct sim *sim, uint32_t from, uint32_t to)
+{
+    const uint32_t *row;
+
+    SHOAL_ASSERT(from < sim->host_count && to < sim->host_count);
+    row = sim->paths == NULL ? NULL : sim->paths[from];
+    return row == NULL || row[to] == 0 ? NULL : path_at(sim, row[to] - 1);
+}
 
 struct sim_path *sim_path(struct sim *sim, uint32_t from, uint32_t to)
 {
-    uint64_t at = sim_map_find(&sim->paths, key_of(from, to));
-    struct sim_path *path;
+    struct sim_path *path = path_find(sim, from, to);
+    size_t block = sim->path_count / SIM_PATHS_A_BLOCK;
 
-    SHOAL_ASSERT(from < sim->host_count && to < sim->host_count);
-    if (at != 0)
-        return sim->path_list[at - 1];
-    path = sim_alloc(sizeof(*path));
+    if (path != NULL)
+        return path;
+    if (sim->paths == NULL)
+        sim->paths = sim_alloc(sim->host_count * sizeof(*sim->paths));
+    if (sim->paths[from] == NULL)
+        sim->paths[from] = sim_alloc(sim->host_count * sizeof(*sim->paths[from]));
+    if (sim->path_count % SIM_PATHS_A_BLOCK == 0) {
+        sim->path_blocks = sim_grow(sim->path_blocks, &sim->path_cap, block + 1, sizeof(struct sim_path *));
+        sim->path_blocks[block] = sim_alloc(SIM_PATHS_A_BLOCK * sizeof(struct sim_path));
+    }
+    sim->paths[from][to] = (uint32_t)++sim->path_count;
+    path = path_at(sim, sim->path_count - 1);
     path->from = from;
     path->to = to;
     sim_stream(sim, &path->chance, "path", from, to);
-    sim->path_list = sim_grow(sim->path_list, &sim->path_cap, sim->path_count + 1, sizeof(struct sim_path *));
-    sim->path_list[sim->path_count++] = path;
-    sim_map_put(&sim->paths, key_of(from, to), sim->path_count);
     return path;
 }
 
 const struct sim_path *sim_path_seen(const struct sim *sim, uint32_t from, uint32_t to)
 {
     static const struct sim_path sound;
-    uint64_t at = sim_map_find(&sim->paths, key_of(from, to));
+    const struct sim_path *path = path_find(sim, from, to);
 
-    return at == 0 ? &sound : sim->path_list[at - 1];
+    return path == NULL ? &sound : path;
 }
 
 static struct sim_path *link_of(struct sim *sim, uint32_t a, uint32_t b)
@@ -131,10 +150,11 @@ static void lane_clear(struct sim_lane *lane)
 
 static void lanes_clear(struct sim *sim, uint32_t a, uint32_t b)
 {
-    for (unsigned lane = 0; lane < SIM_LANES; lane++) {
-        lane_clear(&sim_path(sim, a, b)->lanes[lane]);
-        lane_clear(&sim_path(sim, b, a)->lanes[lane]);
-    }
+    struct sim_path *both[] = { sim_path(sim, a, b), sim_path(sim, b, a) };
+
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned lane = 0; lane < SIM_LANES && both[i]->lanes != NULL; lane++)
+            lane_clear(&both[i]->lanes[lane]);
 }
 
 static void tell(struct sim *sim, uint32_t to, uint32_t about, enum shoal_sched_link_state state, uint64_t delay_ns)
@@ -214,12 +234,15 @@ void sim_dial(struct sim *sim, const struct sim_event *event)
 void sim_frame(struct sim *sim, uint32_t from, uint32_t to, bool bulk, struct shoal_view bytes)
 {
     struct sim_path *path = sim_path(sim, from, to);
-    struct sim_lane *lane = &path->lanes[bulk ? SIM_LANE_BULK : SIM_LANE_CONTROL];
+    struct sim_lane *lane;
     struct sim_frame *frame;
     uint64_t due_ns = sim->now_ns + delay(sim, path);
 
     if (!link_of(sim, from, to)->link_up)
         return; /* lost: the core repeats */
+    if (path->lanes == NULL)
+        path->lanes = sim_alloc(SIM_LANES * sizeof(*path->lanes));
+    lane = &path->lanes[bulk ? SIM_LANE_BULK : SIM_LANE_CONTROL];
     for (unsigned tries = 0; tries < 5 && draw(&path->chance, sim->options.loss); tries++)
         due_ns += RETRANSMIT_NS;
     if (bulk)
@@ -294,7 +317,7 @@ void sim_links_lost(struct sim *sim, uint32_t host, bool powered)
 {
     for (uint32_t i = 0; i < sim->host_count; i++) {
         if (i == host ||
-            (sim_map_find(&sim->paths, key_of(host, i)) == 0 && sim_map_find(&sim->paths, key_of(i, host)) == 0))
+            (path_find(sim, host, i) == NULL && path_find(sim, i, host) == NULL))
             continue; /* they never met */
         sim_path(sim, host, i)->dialing = false;
         sim_path(sim, host, i)->wanted = false;
@@ -338,18 +361,26 @@ void sim_link_check(struct sim *sim, const struct sim_event *event)
 void sim_net_heal(struct sim *sim)
 {
     for (size_t i = 0; i < sim->path_count; i++) {
-        sim->path_list[i]->cut = sim->path_list[i]->link_cut = sim->path_list[i]->data_cut = false;
-        sim->path_list[i]->clog_ns = 0;
+        struct sim_path *path = path_at(sim, i);
+
+        path->cut = path->link_cut = path->data_cut = false;
+        path->clog_ns = 0;
     }
 }
 
 void sim_net_deinit(struct sim *sim)
 {
     for (size_t i = 0; i < sim->path_count; i++) {
-        for (unsigned lane = 0; lane < SIM_LANES; lane++)
-            lane_clear(&sim->path_list[i]->lanes[lane]);
-        free(sim->path_list[i]);
+        struct sim_path *path = path_at(sim, i);
+
+        for (unsigned lane = 0; lane < SIM_LANES && path->lanes != NULL; lane++)
+            lane_clear(&path->lanes[lane]);
+        free(path->lanes);
     }
-    free(sim->path_list);
-    sim_map_deinit(&sim->paths);
+    for (size_t i = 0; i < sim->path_count; i += SIM_PATHS_A_BLOCK)
+        free(sim->path_blocks[i / SIM_PATHS_A_BLOCK]);
+    for (uint32_t i = 0; i < sim->host_count && sim->paths != NULL; i++)
+        free(sim->paths[i]);
+    free(sim->path_blocks);
+    free(sim->paths);
 }
