@@ -150,6 +150,27 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
 }
 
+static uint64_t deadline_of(const struct shoal_sched *s)
+{
+    uint64_t deadline = shoal_support_deadline_ns(s->support);
+
+    if (s->more || s->dirty_first != NULL || s->local.at < s->local.count || s->copy_dirty || s->gone_dirty)
+        return s->now;
+    if (s->heap_count > 0)
+        deadline = sched_sooner(deadline, s->heap[0]->deadline_ns);
+    deadline = sched_sooner(deadline, s->requests_ns);
+    deadline = sched_sooner(deadline, s->gone_tell_ns);
+    deadline = sched_sooner(deadline, s->foundings_ns);
+    deadline = sched_sooner(deadline, s->settle_ns);
+    deadline = sched_sooner(deadline, s->getting.retry_ns);
+    deadline = sched_sooner(deadline, s->sealing.retry_ns);
+    deadline = sched_sooner(deadline, s->archive_look_ns);
+    deadline = sched_sooner(deadline, s->view.due_ns);
+    deadline = sched_sooner(deadline, s->interest.due_ns);
+    deadline = sched_sooner(deadline, sched_park_deadline(s));
+    return sched_sooner(deadline, sched_slots_deadline(s));
+}
+
 static enum shoal_err make_support(struct shoal_sched *s)
 {
     const struct shoal_support_options options = {
@@ -213,6 +234,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
         shoal_sched_destroy(s);
         return err;
     }
+    s->deadline_ns = deadline_of(s);
     *sched = s;
     return SHOAL_OK;
 }
@@ -433,6 +455,12 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
         s->now = now_ns;
     if (event->wall_ms > s->wall_ms || event->wall_ms + WALL_BACK_MS < s->wall_ms)
         s->wall_ms = event->wall_ms;
+    /* Ten times a second, and mostly between two deadlines: it settles nothing then. */
+    if (event->kind == SHOAL_SCHED_HEALTH && s->now < s->deadline_ns) {
+        err = dispatch(s, event);
+        s->actions = NULL;
+        return err;
+    }
     /* C1, a bounded number of times: more than that waits for the settling. */
     for (unsigned i = 0; i < 4 && s->now >= shoal_support_deadline_ns(s->support); i++)
         sched_support_timer(s);
@@ -441,30 +469,15 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
         turns++;
     s->more = s->more || turns == SCHED_TURNS_MAX;
     sched_index_flush(s);
+    s->deadline_ns = deadline_of(s);
     s->actions = NULL;
     return err;
 }
 
 uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
 {
-    uint64_t deadline = shoal_support_deadline_ns(s->support);
-
     SHOAL_ASSERT(s->actions == NULL); /* between steps */
-    if (s->more || s->dirty_first != NULL || s->local.at < s->local.count || s->copy_dirty || s->gone_dirty)
-        return s->now;
-    if (s->heap_count > 0)
-        deadline = sched_sooner(deadline, s->heap[0]->deadline_ns);
-    deadline = sched_sooner(deadline, s->requests_ns);
-    deadline = sched_sooner(deadline, s->gone_tell_ns);
-    deadline = sched_sooner(deadline, s->foundings_ns);
-    deadline = sched_sooner(deadline, s->settle_ns);
-    deadline = sched_sooner(deadline, s->getting.retry_ns);
-    deadline = sched_sooner(deadline, s->sealing.retry_ns);
-    deadline = sched_sooner(deadline, s->archive_look_ns);
-    deadline = sched_sooner(deadline, s->view.due_ns);
-    deadline = sched_sooner(deadline, s->interest.due_ns);
-    deadline = sched_sooner(deadline, sched_park_deadline(s));
-    return sched_sooner(deadline, sched_slots_deadline(s));
+    return s->deadline_ns;
 }
 
 /* ---- Looking inside ---- */

@@ -68,6 +68,7 @@ struct shoal_sched {
     /* The step under way. */
     uint64_t now;
     uint64_t wall_ms;
+    uint64_t deadline_ns; /* as the last step left it: before, nothing comes due by itself */
     struct shoal_sched_actions *actions;
     struct shoal_raft_actions raft_actions;
     struct shoal_support_actions support_actions;
