@@ -339,6 +339,33 @@ static void test_a_retry_after_the_guardians_were_replaced(void **state)
     net_destroy(net);
 }
 
+/* Four of five others share a failure domain: of each job's three guardians one is the fifth. */
+static void test_guardians_are_of_different_domains(void **state)
+{
+    struct net *net = net_create(69, 6, true);
+
+    (void)state;
+    for (unsigned i = 1; i < 5; i++) {
+        (void)snprintf(net->nodes[i].domain, sizeof(net->nodes[i].domain), "rack");
+        net_tell_all(net, i, SHOAL_SCHED_NODE_ALIVE);
+    }
+    net_run(net, NET_S);
+    for (unsigned number = 1; number <= 8; number++) {
+        struct net_reply *reply =
+            net_wait(net, net_submit(net, 0, number, (struct shoal_view){ 0 }), 5 * NET_S);
+        struct shoal_sched_ticket ticket;
+        bool fifth = false;
+
+        assert_int_equal(reply->err, SHOAL_OK);
+        assert_int_equal(shoal_sched_ticket_decode(shoal_buf_view(&reply->ticket), &ticket), SHOAL_OK);
+        assert_int_equal(ticket.guardian_count, 3);
+        for (unsigned g = 0; g < ticket.guardian_count; g++)
+            fifth = fifth || shoal_node_id_equal(ticket.guardians[g].node, net->nodes[5].id);
+        assert_true(fifth);
+    }
+    net_destroy(net);
+}
+
 /* F2: one of two guardians is no majority. */
 static void test_one_of_two_guardians_is_no_majority(void **state)
 {
@@ -580,6 +607,7 @@ int main(void)
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
         cmocka_unit_test(test_a_clock_that_was_ahead_bars_nothing),
         cmocka_unit_test(test_a_retry_after_the_guardians_were_replaced),
+        cmocka_unit_test(test_guardians_are_of_different_domains),
         cmocka_unit_test(test_one_of_two_guardians_is_no_majority),
         cmocka_unit_test(test_another_body_for_an_id_is_not_stored),
         cmocka_unit_test(test_another_store_is_no_guardian),
