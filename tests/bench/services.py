@@ -380,6 +380,37 @@ def router_row(table, how, found):
               words("shoal"), "HAProxy, one thread: " + words("haproxy"))
 
 
+# ---- two nodes ----
+
+
+def two_nodes(table, options):
+    """A node that has the kernel is asked, then one that has none and passes the request on: what the way between costs both agents."""
+    found = {}
+    with Served(options, plain=True) as served:
+        served.grow(2)
+        served.noop("noop")
+        served.pin_agents()
+        has = next(i for i, host in enumerate(served.mesh.hosts) if any(len(descendants(runner)) > 1 for runner in host.runners()))
+        files = {name: served.mesh.folder / name for name in ("kilobyte", "mebibyte")}
+        files["kilobyte"].write_text(json.dumps(kilobyte()))
+        files["mebibyte"].write_bytes(os.urandom(1 << 20))
+        for _ in range(ROUNDS):
+            for size, clients in (("kilobyte", 1), ("kilobyte", 32), ("mebibyte", 1), ("mebibyte", 8)):
+                for who, at in (("one", has), ("two", 1 - has)):
+                    found.setdefault((size, clients, who), []).append(measured(
+                        options, served.agents(), [served.ports()[at]], clients, body=files[size], warm=20, type="application/octet-stream",
+                        **served.call("noop")))
+
+    def words(size, clients, who):
+        rounds = found[size, clients, who]
+        return "%.1f us of CPU, p50 %.0f us" % (statistics.median(one[1] for one in rounds), middle(rounds, "p50"))
+
+    for size, many in (("kilobyte", 32), ("mebibyte", 8)):
+        table.row("a %s of binary through a node without the kernel, plain HTTP, both agents" % size, "",
+                  "alone %s; %d clients %s" % (words(size, 1, "two"), many, words(size, many, "two")),
+                  "through the node with it: alone %s; %d clients %s" % (words(size, 1, "one"), many, words(size, many, "one")))
+
+
 # ---- R2, R3 ----
 
 
@@ -693,5 +724,5 @@ def model_row(table, options, served, python, path, what):
         "plain loop %.0f/s a core; by the clock %.0f/s; alone p50 %.2f ms" % (loop, middle(ours, "rate"), middle(alone, "p50") / 1e3))
 
 
-PARTS = {"serve_router": router, "serve_noop": no_op, "serve_gates": gates, "serve_zero": from_zero, "serve_borrowed": borrowed,
-         "serve_node_dies": node_dies, "serve_models": real_models}
+PARTS = {"serve_router": router, "serve_two_nodes": two_nodes, "serve_noop": no_op, "serve_gates": gates, "serve_zero": from_zero,
+         "serve_borrowed": borrowed, "serve_node_dies": node_dies, "serve_models": real_models}
