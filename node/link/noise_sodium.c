@@ -1,4 +1,4 @@
-/* Noise_XXpsk3_25519_ChaChaPoly_BLAKE2b on libsodium's primitives (noise.h).
+/* Noise_XXpsk3_25519_ChaChaPoly_BLAKE2b on libsodium's primitives (noise.h), the records after it on OpenSSL's (aead.h).
  *
  *   h   hash of all that was sent so far: each ciphertext authenticates the whole conversation before it
  *   ck  chaining key: every DH result and the psk go in, each cipher key comes out
@@ -15,12 +15,15 @@
 
 #include <sodium.h>
 
+#include "aead.h"
+
 #include "shoal/banned.h"
 
 #define HASH_BYTES 64
 #define HMAC_BLOCK_BYTES 128 /* BLAKE2b's */
 #define KEY_BYTES 32
 #define TAG_BYTES SHOAL_NOISE_TAG_BYTES
+#define FAST_BYTES 256 /* from here on OpenSSL is faster than libsodium: 0.1 us to begin, 0.6 us a KiB less */
 
 static const char protocol_name[] = "Noise_XXpsk3_25519_ChaChaPoly_BLAKE2b";
 _Static_assert(sizeof(protocol_name) - 1 <= HASH_BYTES, "the name is padded, not hashed (section 5.2)");
@@ -37,6 +40,7 @@ struct cipher {
     uint8_t key[KEY_BYTES];
     uint64_t counter;
     bool has_key;
+    struct aead *fast; /* of a key for many messages without additional data; NULL: libsodium does it */
 };
 
 struct shoal_noise {
@@ -153,6 +157,12 @@ static void cipher_seal(struct cipher *cipher, struct shoal_view ad, struct shoa
 
     SHOAL_ASSERT(cipher->has_key && cipher->counter != UINT64_MAX);
     nonce_of(cipher->counter++, nonce);
+    if (cipher->fast != NULL && plain.len >= FAST_BYTES) {
+        bool sealed = aead_seal(cipher->fast, nonce, plain, out);
+
+        SHOAL_ASSERT(sealed); /* OpenSSL's cipher has no reason to fail once it has its key */
+        return;
+    }
     failed = crypto_aead_chacha20poly1305_ietf_encrypt(out, NULL, plain.bytes, plain.len, ad.bytes, ad.len, NULL, nonce,
                                                        cipher->key);
     SHOAL_ASSERT(failed == 0);
@@ -166,9 +176,13 @@ static bool cipher_open(struct cipher *cipher, struct shoal_view ad, struct shoa
         return false;
     SHOAL_ASSERT(sealed.bytes != NULL);
     nonce_of(cipher->counter, nonce);
-    if (crypto_aead_chacha20poly1305_ietf_decrypt(out, NULL, NULL, sealed.bytes, sealed.len, ad.bytes, ad.len, nonce,
-                                                  cipher->key) != 0)
+    if (cipher->fast != NULL && sealed.len >= FAST_BYTES + TAG_BYTES) {
+        if (!aead_open(cipher->fast, nonce, sealed, out))
+            return false;
+    } else if (crypto_aead_chacha20poly1305_ietf_decrypt(out, NULL, NULL, sealed.bytes, sealed.len, ad.bytes, ad.len,
+                                                         nonce, cipher->key) != 0) {
         return false;
+    }
     cipher->counter++;
     return true;
 }
@@ -240,6 +254,8 @@ static void split(struct shoal_noise *noise)
     hkdf(noise->ck, shoal_view_of(NULL, 0), 2, out);
     cipher_init(noise->initiator ? &noise->send : &noise->receive, out[0]);
     cipher_init(noise->initiator ? &noise->receive : &noise->send, out[1]);
+    noise->send.fast = aead_create(noise->send.key, false);
+    noise->receive.fast = aead_create(noise->receive.key, true);
     sodium_memzero(out, sizeof(out));
     sodium_memzero(noise->ck, sizeof(noise->ck));
     sodium_memzero(noise->e_secret, sizeof(noise->e_secret));
@@ -274,6 +290,8 @@ void shoal_noise_destroy(struct shoal_noise *noise)
 {
     if (noise == NULL)
         return;
+    aead_destroy(noise->send.fast);
+    aead_destroy(noise->receive.fast);
     sodium_memzero(noise, sizeof(*noise));
     free(noise);
 }
