@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -20,6 +21,9 @@
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
+
+#define HEAP_BODY_BYTES (4 << 20)
+#define HEAP_KEPT_BYTES (32 << 20)
 
 #define HEALTH_MS 100
 #define LAG_NOTED_MS 100
@@ -498,6 +502,14 @@ void agent_stop(struct agent *agent, int exit_code)
     (void)uv_timer_start(&agent->health_timer, on_leave_over, 0, 0);
 }
 
+/* A body of a mebibyte comes from the heap, and as much of the heap's end stays as a few of them: given back to the system with
+ * each request, its pages are cleared and mapped anew for the next one, which took two fifths of a request's time. */
+static void memory(void)
+{
+    (void)mallopt(M_MMAP_THRESHOLD, HEAP_BODY_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, HEAP_KEPT_BYTES);
+}
+
 int agent_main(const struct shoal_cli_agent *options)
 {
     struct agent *agent = calloc(1, sizeof(*agent));
@@ -506,6 +518,7 @@ int agent_main(const struct shoal_cli_agent *options)
     char text[SHOAL_ADDRESS_TEXT_BYTES], url[AGENT_URL_BYTES];
 
     SHOAL_ASSERT(agent != NULL);
+    memory();
     agent->lock_fd = -1;
     agent->start_ns = agent_now_ns();
     agent_service_init();

@@ -84,6 +84,25 @@ def test_any_node_deploys_and_answers(services):
     assert "kernel 0 listens" in log
 
 
+def pages_touched(host):
+    """Pages that the agent's first touch had the system clear for it."""
+    return int(pathlib.Path("/proc/%d/stat" % host.process.pid).read_text().rpartition(")")[2].split()[7])
+
+
+def test_a_body_of_a_mebibyte_is_held_in_memory_that_the_one_before_left(services):
+    services.deploy(services.mesh.hosts[0], "echo", 1)
+    services.until_ready("echo", 1)
+    body = b"m" * (1 << 20)
+    for host in services.mesh.hosts:
+        for _ in range(4):
+            assert services.ask(host, "echo", body)[0] == 200
+        before = sum(map(pages_touched, services.mesh.hosts))
+        for _ in range(20):
+            assert services.ask(host, "echo", body)[0] == 200
+        each = (sum(map(pages_touched, services.mesh.hosts)) - before) / 20
+        assert each < 128, "%.0f pages a request through %s" % (each, host.name)
+
+
 WMLA_KERNEL = """
 import json
 
