@@ -107,6 +107,12 @@ SHOAL_MUST_CHECK enum shoal_err shoal_link_contact(struct shoal_link *link, stru
 SHOAL_MUST_CHECK enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id node,
                                                 enum shoal_lane lane, uint8_t channel, struct shoal_view frame);
 
+/* The same of a frame in two parts, so that a large one needs no copy with its head before it. */
+#define SHOAL_LINK_START_MAX 512u
+SHOAL_MUST_CHECK enum shoal_err shoal_link_send_two(struct shoal_link *link, struct shoal_node_id node,
+                                                    enum shoal_lane lane, uint8_t channel, struct shoal_view start,
+                                                    struct shoal_view rest);
+
 bool shoal_link_is_up(const struct shoal_link *link, struct shoal_node_id node);
 /* NULL: no link. Valid until the loop's next turn. */
 const struct shoal_link_peer *shoal_link_find(const struct shoal_link *link, struct shoal_node_id node);

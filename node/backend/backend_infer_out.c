@@ -35,16 +35,13 @@ static void stuck(struct agent *agent)
 bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum infer_word word, uint64_t id,
                         struct shoal_view rest)
 {
-    size_t cap = rest.len + 16;
-    uint8_t *bytes = malloc(cap);
-    struct shoal_writer w = shoal_writer_init(bytes, bytes == NULL ? 0 : cap);
+    uint8_t head[16];
+    struct shoal_writer w = shoal_writer_init(head, sizeof(head));
     enum shoal_err err;
 
     shoal_put_u8(&w, (uint8_t)word);
     shoal_put_u64(&w, id);
-    shoal_put_raw(&w, rest.bytes, rest.len);
-    err = w.failed ? SHOAL_ERR_FULL : peer_tell(agent->calls, node, PEER_INFER, shoal_writer_view(&w));
-    free(bytes);
+    err = peer_tell(agent->calls, node, PEER_INFER, shoal_writer_view(&w), rest);
     if (err == SHOAL_ERR_FULL)
         stuck(agent);
     return err == SHOAL_OK;

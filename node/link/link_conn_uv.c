@@ -236,14 +236,17 @@ static enum shoal_err seal_record(struct conn *conn, enum link_record kind, stru
     return err;
 }
 
-enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view frame)
+enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view start, struct shoal_view rest)
 {
-    size_t pieces = frame.len / PIECE_MAX + 1;
-    size_t cost = 1 + frame.len + pieces * (LEN_BYTES + 1 + SHOAL_NOISE_TAG_BYTES);
-    struct shoal_view head = shoal_view_of(&channel, 1);
+    size_t bytes = start.len + rest.len;
+    size_t cost = 1 + bytes + (bytes / PIECE_MAX + 1) * (LEN_BYTES + 1 + SHOAL_NOISE_TAG_BYTES);
+    uint8_t head[1 + SHOAL_LINK_START_MAX] = { channel };
+    size_t head_len = 1 + start.len;
     enum shoal_err err = SHOAL_OK;
+    bool last;
 
     SHOAL_ASSERT(conn->state == CONN_OPEN);
+    SHOAL_ASSERT(start.len <= SHOAL_LINK_START_MAX);
     if (conn->out.len + conn->writing.len + cost > conn_queue_max(conn->lane)) {
         conn->was_full = true;
         conn->link->stats.send_full++;
@@ -252,19 +255,21 @@ enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view f
     err = shoal_buf_reserve(&conn->out, cost); /* so that a frame is sent whole or not at all */
     if (err != SHOAL_OK)
         return err;
-    do {
-        size_t piece = frame.len < PIECE_MAX ? frame.len : PIECE_MAX;
-        bool last = piece == frame.len;
+    if (start.len > 0)
+        memcpy(head + 1, start.bytes, start.len);
+    do { /* the first piece has the channel beyond PIECE_MAX */
+        size_t room = PIECE_MAX - (head_len > 0 ? head_len - 1 : 0);
+        size_t piece = rest.len < room ? rest.len : room;
 
-        err = seal_record(conn, last ? LINK_RECORD_LAST : LINK_RECORD_MORE, head, shoal_view_of(frame.bytes, piece));
+        last = piece == rest.len;
+        err = seal_record(conn, last ? LINK_RECORD_LAST : LINK_RECORD_MORE, shoal_view_of(head, head_len),
+                          shoal_view_of(rest.bytes, piece));
         if (err != SHOAL_OK)
             return err;
-        head.len = 0;
-        frame.bytes += piece;
-        frame.len -= piece;
-        if (last)
-            break;
-    } while (true);
+        head_len = 0;
+        rest.bytes = last ? rest.bytes : rest.bytes + piece;
+        rest.len -= piece;
+    } while (!last);
     conn->link->stats.frames_out++;
     conn_flush_soon(conn);
     return SHOAL_OK;

@@ -92,7 +92,9 @@ void conn_welcome(struct conn *conn);
 void conn_refuse(struct conn *conn, enum link_refusal why);
 /* Closes without a callback to link_uv.c. */
 void conn_close(struct conn *conn);
-SHOAL_MUST_CHECK enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view frame);
+/* A frame of two parts; the first one has SHOAL_LINK_START_MAX bytes at most. */
+SHOAL_MUST_CHECK enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view start,
+                                          struct shoal_view rest);
 void conn_ping(struct conn *conn);
 /* Our bytes are sent again and again and do not arrive, though the peer is heard: its path swallows large packets. */
 bool conn_is_stalled(struct conn *conn, uint64_t now_ns);

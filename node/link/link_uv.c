@@ -455,25 +455,29 @@ void link_on_writable(struct conn *conn)
         link->options.handlers.on_writable(link->options.handlers.arg, conn->node, conn->lane);
 }
 
-static enum shoal_err send_early(struct shoal_link *link, struct peer *peer, uint8_t channel, struct shoal_view frame)
+static enum shoal_err send_early(struct shoal_link *link, struct peer *peer, uint8_t channel, struct shoal_view start,
+                                 struct shoal_view rest)
 {
+    size_t len = start.len + rest.len;
     uint8_t head[5];
     struct shoal_writer w = shoal_writer_init(head, sizeof(head));
     enum shoal_err err;
 
-    if (peer->early.len + frame.len + sizeof(head) > SHOAL_LINK_BULK_QUEUE_MAX / 2) {
+    if (peer->early.len + len + sizeof(head) > SHOAL_LINK_BULK_QUEUE_MAX / 2) {
         peer->early_full = true;
         link->stats.send_full++;
         return SHOAL_ERR_FULL;
     }
-    shoal_put_u32(&w, (uint32_t)frame.len);
+    shoal_put_u32(&w, (uint32_t)len);
     shoal_put_u8(&w, channel);
-    err = shoal_buf_reserve(&peer->early, sizeof(head) + frame.len);
+    err = shoal_buf_reserve(&peer->early, sizeof(head) + len);
     if (err != SHOAL_OK)
         return err;
     err = shoal_buf_append(&peer->early, head, sizeof(head));
     SHOAL_ASSERT(err == SHOAL_OK);
-    return shoal_buf_append(&peer->early, frame.bytes, frame.len);
+    err = shoal_buf_append(&peer->early, start.bytes, start.len);
+    SHOAL_ASSERT(err == SHOAL_OK);
+    return shoal_buf_append(&peer->early, rest.bytes, rest.len);
 }
 
 /* BULK is open: what waited goes first. It fits, being at most half of the lane's queue. */
@@ -481,13 +485,14 @@ static void flush_early(struct shoal_link *link, struct peer *peer)
 {
     struct conn *conn = peer->lanes[SHOAL_LANE_BULK];
     struct shoal_reader r = shoal_reader_init(shoal_buf_view(&peer->early));
+    const struct shoal_view none = { 0 };
     bool was_full = peer->early_full;
 
     while (shoal_reader_left(&r) > 0) {
         size_t len = shoal_get_u32(&r);
         uint8_t channel = shoal_get_u8(&r);
 
-        if (conn_send(conn, channel, shoal_view_of(shoal_get_space(&r, len), len)) != SHOAL_OK) {
+        if (conn_send(conn, channel, none, shoal_view_of(shoal_get_space(&r, len), len)) != SHOAL_OK) {
             peer_down(link, peer); /* no memory; a frame must not be lost silently */
             return;
         }
@@ -501,17 +506,23 @@ static void flush_early(struct shoal_link *link, struct peer *peer)
 enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id node, enum shoal_lane lane,
                                uint8_t channel, struct shoal_view frame)
 {
+    return shoal_link_send_two(link, node, lane, channel, (struct shoal_view){ 0 }, frame);
+}
+
+enum shoal_err shoal_link_send_two(struct shoal_link *link, struct shoal_node_id node, enum shoal_lane lane,
+                                   uint8_t channel, struct shoal_view start, struct shoal_view rest)
+{
     struct peer *peer = peer_find(link, node);
     struct conn *conn;
 
-    if (frame.len > SHOAL_FRAME_BYTES_MAX)
+    if (start.len > SHOAL_LINK_START_MAX || rest.len > SHOAL_FRAME_BYTES_MAX - start.len)
         return SHOAL_ERR_TOO_BIG;
     if (peer == NULL || !peer->up || link->stopping)
         return SHOAL_ERR_UNREACHABLE;
     conn = peer->lanes[lane];
     if (lane == SHOAL_LANE_BULK && (conn == NULL || conn->state != CONN_OPEN || peer->early.len > 0))
-        return send_early(link, peer, channel, frame);
-    return conn_send(conn, channel, frame);
+        return send_early(link, peer, channel, start, rest);
+    return conn_send(conn, channel, start, rest);
 }
 
 /* ---- ends ---- */

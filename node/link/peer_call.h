@@ -43,9 +43,10 @@ void peer_serve(struct peer_calls *calls, enum peer_method method, peer_serve_fn
 /* Ends exactly once by `done`, maybe before this returns. */
 void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method, struct shoal_view args,
               uint64_t timeout_ns, peer_answer_fn *done, void *arg);
-/* A word that nobody answers. FULL: the lane's queue is. */
+/* A word that nobody answers, in two parts. FULL: the lane's queue is. */
+#define PEER_TELL_START_MAX 64
 SHOAL_MUST_CHECK enum shoal_err peer_tell(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method,
-                                          struct shoal_view args);
+                                          struct shoal_view start, struct shoal_view rest);
 void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer);
 
 /* From the link's callbacks. */

@@ -8,6 +8,7 @@
 /* Open questions of this node; what is beyond is answered FULL at once. */
 #define OPEN_MAX 512
 #define SWEEP_MS 250
+#define HEAD_BYTES 10 /* of a question */
 
 struct open_call {
     uint64_t id; /* 0: free */
@@ -25,7 +26,6 @@ struct peer_calls {
     struct open_call open[OPEN_MAX];
     peer_serve_fn *serve[PEER_METHOD_COUNT];
     void *serve_arg[PEER_METHOD_COUNT];
-    uint8_t bytes[SHOAL_FRAME_BYTES_MAX];
 };
 
 struct peer_question {
@@ -76,17 +76,19 @@ void peer_serve(struct peer_calls *calls, enum peer_method method, peer_serve_fn
     calls->serve_arg[method] = arg;
 }
 
-static enum shoal_err send_frame(struct peer_calls *calls, struct shoal_node_id to, const struct shoal_writer *w)
+static enum shoal_err send_frame(struct peer_calls *calls, struct shoal_node_id to, const struct shoal_writer *w,
+                                 struct shoal_view rest)
 {
     if (w->failed)
         return SHOAL_ERR_TOO_BIG;
-    return shoal_link_send(calls->link, to, SHOAL_LANE_BULK, PEER_CHANNEL_CALL, shoal_writer_view(w));
+    return shoal_link_send_two(calls->link, to, SHOAL_LANE_BULK, PEER_CHANNEL_CALL, shoal_writer_view(w), rest);
 }
 
 void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method, struct shoal_view args,
               uint64_t timeout_ns, peer_answer_fn *done, void *arg)
 {
-    struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+    uint8_t head[HEAD_BYTES];
+    struct shoal_writer w = shoal_writer_init(head, sizeof(head));
     struct open_call *call = NULL;
     struct shoal_msg msg = { "" };
     enum shoal_err err = SHOAL_ERR_FULL;
@@ -98,8 +100,7 @@ void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_met
         shoal_put_u8(&w, 0);
         shoal_put_u64(&w, calls->next_id);
         shoal_put_u8(&w, (uint8_t)method);
-        shoal_put_raw(&w, args.bytes, args.len);
-        err = send_frame(calls, node, &w);
+        err = send_frame(calls, node, &w, args);
     }
     if (err != SHOAL_OK) {
         (void)shoal_fail(&msg, err, "no link to the other node, or its queue is full: %s", shoal_err_name(err));
@@ -115,21 +116,23 @@ void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_met
 
 /* A question of number 0: an older node answers it, and that is dropped here. */
 enum shoal_err peer_tell(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method,
-                         struct shoal_view args)
+                         struct shoal_view start, struct shoal_view rest)
 {
-    struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+    uint8_t head[HEAD_BYTES + PEER_TELL_START_MAX];
+    struct shoal_writer w = shoal_writer_init(head, sizeof(head));
 
     shoal_put_u8(&w, 0);
     shoal_put_u64(&w, 0);
     shoal_put_u8(&w, (uint8_t)method);
-    shoal_put_raw(&w, args.bytes, args.len);
-    return send_frame(calls, node, &w);
+    shoal_put_raw(&w, start.bytes, start.len);
+    return send_frame(calls, node, &w, rest);
 }
 
 void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer)
 {
     struct peer_calls *calls = question->calls;
-    struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+    uint8_t head[SHOAL_LINK_START_MAX];
+    struct shoal_writer w = shoal_writer_init(head, sizeof(head));
 
     if (question->id == 0) {
         free(question);
@@ -139,14 +142,13 @@ void peer_answer(struct peer_question *question, enum shoal_err err, const char 
     shoal_put_u64(&w, question->id);
     shoal_put_u8(&w, (uint8_t)err);
     shoal_put_text(&w, text);
-    shoal_put_raw(&w, answer.bytes, answer.len);
-    if (send_frame(calls, question->from, &w) == SHOAL_ERR_FULL && answer.len > 0) { /* a word may fit where it does not */
-        w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+    if (send_frame(calls, question->from, &w, answer) == SHOAL_ERR_FULL && answer.len > 0) { /* a word may fit where it does not */
+        w = shoal_writer_init(head, sizeof(head));
         shoal_put_u8(&w, 1);
         shoal_put_u64(&w, question->id);
         shoal_put_u8(&w, SHOAL_ERR_TIMEOUT);
         shoal_put_text(&w, "the answer did not fit the link's queue; ask again");
-        (void)send_frame(calls, question->from, &w); /* lost, too: the asker's deadline ends the call */
+        (void)send_frame(calls, question->from, &w, (struct shoal_view){ 0 }); /* lost, too: the asker's deadline ends the call */
     }
     free(question);
 }

@@ -210,8 +210,9 @@ static enum shoal_err want(struct fixture *f, unsigned from, unsigned to)
     return shoal_link_want(f->ends[from].link, node(f, to), loopback(shoal_link_port(f->ends[to].link)));
 }
 
-static enum shoal_err send_frame(struct fixture *f, unsigned from, unsigned to, enum shoal_lane lane, uint32_t number,
-                                 size_t len)
+/* In two parts, of which the first one has `cut` bytes. */
+static enum shoal_err send_cut(struct fixture *f, unsigned from, unsigned to, enum shoal_lane lane, uint32_t number,
+                               size_t len, size_t cut)
 {
     uint8_t *bytes = malloc(len + 4);
     enum shoal_err err;
@@ -220,9 +221,18 @@ static enum shoal_err send_frame(struct fixture *f, unsigned from, unsigned to, 
     for (size_t i = 4; i < len; i++)
         bytes[i] = (uint8_t)(i * 7 + len);
     memcpy(bytes, &number, 4);
-    err = shoal_link_send(f->ends[from].link, node(f, to), lane, (uint8_t)(number & 0xff), shoal_view_of(bytes, len));
+    err = cut == 0 ? shoal_link_send(f->ends[from].link, node(f, to), lane, (uint8_t)(number & 0xff),
+                                     shoal_view_of(bytes, len)) :
+                     shoal_link_send_two(f->ends[from].link, node(f, to), lane, (uint8_t)(number & 0xff),
+                                         shoal_view_of(bytes, cut), shoal_view_of(bytes + cut, len - cut));
     free(bytes);
     return err;
+}
+
+static enum shoal_err send_frame(struct fixture *f, unsigned from, unsigned to, enum shoal_lane lane, uint32_t number,
+                                 size_t len)
+{
+    return send_cut(f, from, to, lane, number, len, 0);
 }
 
 static void link_two(struct fixture *f)
@@ -279,6 +289,34 @@ static void frames_of_every_size_arrive_whole_and_in_order(void **state)
     RUN_UNTIL(f, b->last.channel == 9 && b->last.len == 0);
     assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, 0, SHOAL_FRAME_BYTES_MAX + 1), SHOAL_ERR_TOO_BIG);
     assert_int_equal(send_frame(f, 0, 2, SHOAL_LANE_BULK, 0, 10), SHOAL_ERR_UNREACHABLE);
+}
+
+/* Sizes around that of a record: where the first part ends is not seen at the other side. */
+static void a_frame_in_two_parts_arrives_as_one(void **state)
+{
+    static const size_t sizes[] = { 600, 65516, 65517, 65518, 65519, 131034, 131035, SHOAL_FRAME_BYTES_MAX };
+    static const size_t cuts[] = { 4, 19, SHOAL_LINK_START_MAX };
+    struct fixture *f = *state;
+    struct end *b = &f->ends[1];
+    uint32_t number = 0;
+
+    link_two(f);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        for (size_t j = 0; j < sizeof(cuts) / sizeof(cuts[0]); j++) {
+            unsigned frames = b->frames;
+
+            /* The first ones while BULK is not open yet. */
+            assert_int_equal(send_cut(f, 0, 1, SHOAL_LANE_BULK, number, sizes[i], cuts[j]), SHOAL_OK);
+            RUN_UNTIL(f, b->frames == frames + 1);
+            if (b->last.len != sizes[i] || !b->last.intact || b->last.channel != number)
+                fail_msg("%zu bytes cut at %zu came as %zu, intact %d", sizes[i], cuts[j], b->last.len, b->last.intact);
+            number++;
+        }
+    }
+    assert_int_equal(send_cut(f, 0, 1, SHOAL_LANE_BULK, number, 4, 4), SHOAL_OK); /* the rest may be empty */
+    RUN_UNTIL(f, b->last.len == 4 && b->last.intact);
+    assert_int_equal(send_cut(f, 0, 1, SHOAL_LANE_BULK, 0, 2000, SHOAL_LINK_START_MAX + 1), SHOAL_ERR_TOO_BIG);
+    assert_int_equal(send_cut(f, 0, 1, SHOAL_LANE_BULK, 0, SHOAL_FRAME_BYTES_MAX + 1, 19), SHOAL_ERR_TOO_BIG);
 }
 
 static void a_full_lane_pushes_back_and_the_other_one_goes_on(void **state)
@@ -782,6 +820,7 @@ int main(void)
         CASE(a_stop_at_any_point_leaves_nothing_open),
         CASE(a_wanted_link_comes_up_and_says_who_is_there),
         CASE(frames_of_every_size_arrive_whole_and_in_order),
+        CASE(a_frame_in_two_parts_arrives_as_one),
         CASE(a_full_lane_pushes_back_and_the_other_one_goes_on),
         CASE(simultaneous_dials_end_in_one_link),
         CASE(a_first_contact_learns_who_is_there),
