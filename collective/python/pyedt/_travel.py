@@ -6,7 +6,10 @@ T1. What cloudpickle sends by value brings the globals that it names. Two kinds 
     body of a class that a function defines, and names in texts where the function evaluates texts.
 T2. A lock is a new lock in each engine, and a TensorBoard writer a new writer to the same folder: neither can be shared.
 T3. A text that is a path below one of the driver's roots is below the engine's own root there.
-T4. Code keeps the name of its file: what an engine raises names the script's line."""
+T4. Code keeps the name of its file: what an engine raises names the script's line.
+T5. A module whose tensors are parametrized (weight_norm, spectral_norm, orthogonal of torch.nn.utils.parametrizations) has a class
+    that torch makes for it alone and refuses to pickle: it travels as its own class and what it holds, and becomes parametrized
+    again there."""
 
 import io
 import opcode
@@ -74,6 +77,10 @@ class Pickler(cloudpickle.Pickler):
         if made is not None:
             return made
         refuse_optimizer(obj, self._optimizers)
+        refuse_compiled(obj)
+        made = parametrized_as_parts(obj)
+        if made is not None:
+            return made
         reduced = super().reducer_override(obj)
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
             add_globals(obj, reduced)
@@ -84,6 +91,35 @@ def with_file(code, reduced):
     """T4: versions of cloudpickle from 3.1.2 leave the file out."""
     made, arguments = reduced
     return made, tuple(str(code.co_filename) if one == "<dynamic-code>" else one for one in arguments)
+
+
+def parametrized_as_parts(obj):
+    """T5: how a module with parametrized tensors is made again, or None if `obj` is no such module."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(obj, torch.nn.Module) or not torch.nn.utils.parametrize.is_parametrized(obj):
+        return None
+    own = type(obj).__bases__[0]
+    state = own.__getstate__(obj) if hasattr(own, "__getstate__") else dict(vars(obj))  # object has one from Python 3.11 on
+    return parametrized_again, (own, list(obj.parametrizations)), state
+
+
+def parametrized_again(own, names):
+    """As torch.nn.utils.parametrize makes it, without what it holds, which pickle puts in."""
+    from torch.nn.utils import parametrize
+
+    module = own.__new__(own)
+    parametrize._inject_new_class(module)
+    for name in names:
+        parametrize._inject_property(module, name)
+    return module
+
+
+def refuse_compiled(obj):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(obj, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        name = getattr(obj, "original_name", None) or getattr(obj, "name", "a module")
+        raise Refused("FabricModel: %s was made by torch.jit, and cannot be sent to the engines; give what it was made from, and "
+                      "make it of that one after train()" % name)
 
 
 def refuse_optimizer(obj, known):

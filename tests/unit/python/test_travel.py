@@ -61,6 +61,50 @@ def test_a_tensorboard_writer_is_made_anew_for_the_same_folder(monkeypatch):
     assert got.log_dir == "/runs/1" and not got.file.closed
 
 
+class Halved(nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+class Kept(nn.Linear):
+    """It leaves something out of its pickle."""
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "cache"}
+
+
+def test_parametrized_modules_travel_and_stay_parametrized():
+    from torch.nn.utils import parametrizations, parametrize
+
+    torch.manual_seed(3)
+    first, second = parametrizations.weight_norm(nn.Linear(3, 4)), parametrizations.spectral_norm(Kept(4, 4))
+    parametrize.register_parametrization(second, "bias", Halved())
+    second.cache = threading.Thread()
+    model = nn.Sequential(first, second, parametrizations.orthogonal(nn.Linear(4, 2)), first.parametrizations.weight)
+    optimizer = torch.optim.Adam(model.parameters())
+    got, its = pickle.loads(_travel.dumps((model, optimizer), [optimizer]))
+    assert got.state_dict().keys() == model.state_dict().keys() and not hasattr(got[1], "cache")
+    assert got[3] is got[0].parametrizations.weight, "what was one module is one"
+    x = torch.ones(2, 3)
+    got.eval(), model.eval()
+    assert torch.equal(got[:3](x), model[:3](x)) and torch.equal(got[1].bias, second.bias)
+    assert {id(p) for p in its.param_groups[0]["params"]} == {id(p) for p in got.parameters()}
+    again = pickle.loads(_travel.dumps(got, ()))
+    assert torch.equal(again[:3](x), model[:3](x)), "and once more: as a job's model does"
+
+
+def halve(x):
+    return x / 2
+
+
+def test_a_module_of_torch_jit_is_refused_with_what_to_do():
+    scripted = torch.jit.trace(nn.Linear(1, 1), torch.zeros(1))
+    with pytest.raises(TypeError, match=r"Linear was made by torch.jit.*after train\(\)"):
+        _travel.dumps(nn.Sequential(scripted), ())
+    with pytest.raises(TypeError, match=r"halve was made by torch.jit"):
+        _travel.dumps({"loss": torch.jit.trace(halve, torch.zeros(1))}, ())
+
+
 def test_another_optimizer_is_refused_by_its_name():
     model = nn.Linear(1, 1)
     known, other = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters(), lr=1)
