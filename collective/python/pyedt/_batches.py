@@ -2,6 +2,7 @@
 
     a pair (x, y)       model(x), model(*x) or model(**x)       loss(outputs, y)
     more than two       the network takes as many as it can name, the loss the others: loss(outputs, y, weight)
+    all for the network where it must have all, and the loss can do with the outputs: loss(outputs)
     a dict              the network gets the entries that its forward() names, the loss the one named labels, label,
                         targets, target or y; where there is none of these, the whole dict
     one tensor          it is its own target"""
@@ -50,7 +51,7 @@ class Batches:
         self._check(batch)
         if len(batch) == 1:
             return self._model(batch[0]), (batch[0],)
-        if len(batch) == 2:
+        if self._is_pair(batch):
             return call_model(self._model, batch[0]), (batch[1],)
         count = self._inputs_of(len(batch))
         return self._model(*batch[:count]), tuple(batch[count:])
@@ -63,7 +64,7 @@ class Batches:
         if isinstance(batch, torch.Tensor):
             return (batch,), {}
         self._check(batch)
-        if len(batch) == 2:
+        if self._is_pair(batch):
             x = batch[0]
             return ((), x) if isinstance(x, dict) else (tuple(x), {}) if isinstance(x, (list, tuple)) else ((x,), {})
         return tuple(batch[:self._inputs_of(len(batch)) if len(batch) > 1 else 1]), {}
@@ -74,7 +75,15 @@ class Batches:
             raise TypeError("a sample must be a pair (x, y), a longer tuple, a dict or a tensor; a batch came out as %s"
                             % type(batch).__name__)
 
+    def _takes_all(self, items):
+        return self._takes.least == items and self._loss_takes.least <= 1
+
+    def _is_pair(self, batch):
+        return len(batch) == 2 and not (isinstance(batch[0], torch.Tensor) and self._takes_all(2))
+
     def _inputs_of(self, items):
+        if self._takes_all(items):
+            return items
         least, most = max(self._takes.least, 1), min(self._takes.most, items - 1)
         for count in range(least, most + 1):
             if items - count <= self._loss_takes.most - 1:
@@ -97,12 +106,60 @@ class Batches:
                         if name in self._takes.names or (self._takes.any_name and name != target)}
 
     def loss(self, outputs, targets):
-        return self._loss(outputs, *targets)
+        value = self._loss(outputs, *targets)
+        if not is_number(value):
+            raise TypeError("the loss function must return one number; it returned %s%s"
+                            % (shown(value), ": reduction='none'? Its mean() is a loss" if isinstance(value, torch.Tensor) else ""))
+        return value
+
+    def loss_to_train(self, outputs, targets):
+        """One that has a backward()."""
+        value = self.loss(outputs, targets)
+        if not hasattr(value, "backward"):
+            raise TypeError("the loss function must return a tensor, not %s: without .item() or float()" % shown(value))
+        if isinstance(value, torch.Tensor) and not value.requires_grad:
+            raise TypeError("the loss depends on no parameter that is trained: by .detach(), .data, no_grad() or numpy in the loss or "
+                            "in forward(), or because every parameter has requires_grad=False")
+        return value
 
     def measure(self, outputs, targets):
         """The value of each metric: one that takes two arguments gets the first target."""
-        return [metric(outputs, *(targets if shape.most > len(targets) else targets[:1]))
-                for metric, shape in zip(self._metrics, self._metrics_take)]
+        values = []
+        for metric, shape in zip(self._metrics, self._metrics_take):
+            value = metric(outputs, *(targets if shape.most > len(targets) else targets[:1]))
+            if not is_number(value):
+                raise TypeError("the metric %s must return one number; it returned %s. Give a function for each number"
+                                % (getattr(metric, "__name__", type(metric).__name__), shown(value)))
+            values.append(value)
+        return values
+
+
+def is_number(value):
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    if value is None or isinstance(value, (str, bytes)):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def shown(value, depth=2):
+    """What a value is, in a few words: sizes and types, no numbers."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return "%s %s" % (type(value).__name__, list(value.shape))
+    if isinstance(value, dict) and depth:
+        return "{%s}" % listed("%r: %s" % (name, shown(value[name], depth - 1)) for name in list(value)[:9])
+    if isinstance(value, (list, tuple)) and depth:
+        return "%s of %d (%s)" % (type(value).__name__, len(value), listed(shown(one, depth - 1) for one in value[:9]))
+    return "None" if value is None else type(value).__name__
+
+
+def listed(texts):
+    texts = list(texts)
+    return ", ".join(texts[:8] + ["..."] * (len(texts) > 8))
 
 
 def numbers(least, most):

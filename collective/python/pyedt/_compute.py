@@ -675,9 +675,9 @@ class Computation:
                 raise TypeError("fn_step_train must return (accuracy, loss), got %r" % (answer,))
             return self._fill([number(answer[1]), number(answer[0])])
         outputs, targets = self._batches.forward(to_device(batch, self._device))
-        loss = self._batches.loss(outputs, targets)
+        loss = self._batches.loss_to_train(outputs, targets)
         if self._ahead is not None and not self._metrics and isinstance(loss, torch.Tensor):
-            self._ahead.send(loss, outputs, targets[0])
+            self._ahead.send(loss, outputs, targets[0] if targets else None)
             loss.backward()
             return self._fill(self._ahead.read())
         loss.backward()
@@ -686,7 +686,7 @@ class Computation:
     def train_fused(self, batch, counts):
         """The same of several mini-batches as one; None if it must not be: nothing has been computed then."""
         outputs, targets = self._batches.forward(to_device(batch, self._device))
-        loss = self._batches.loss(outputs, targets)
+        loss = self._batches.loss_to_train(outputs, targets)
         if self.fused is None:
             self.fused = isinstance(loss, torch.Tensor) and _fuse.is_mean(self._batches, outputs, targets, loss.detach(), counts)
         if not self.fused:
@@ -710,7 +710,7 @@ class Computation:
 
     def _measure(self, outputs, targets):
         if not self._metrics:
-            return [default_accuracy(outputs, targets[0])]
+            return [default_accuracy(outputs, targets[0] if targets else None)]
         with torch.no_grad():
             detached = outputs.detach() if isinstance(outputs, torch.Tensor) else outputs
             return [number(value) for value in self._batches.measure(detached, targets)]

@@ -53,7 +53,23 @@ def fetch(handout, ids):
     """(batch, ids handed out) of one mini-batch."""
     handout.handed = []
     samples = handout.get_many(ids)
-    return handout.collate(samples), handout.handed
+    try:
+        return handout.collate(samples), handout.handed
+    except Exception as error:
+        if torch is None or handout.collate is not torch.utils.data.default_collate:
+            raise  # a function of the script's, whose line says where
+        raise TypeError(no_batch(samples, ids, error)) from error
+
+
+def no_batch(samples, ids, error):
+    """Why torch's own collate function has made none of these samples: the two that differ, or the first."""
+    from pyedt import _batches
+
+    kinds = [_batches.shown(sample) for sample in samples]
+    other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
+    said = "sample %d of the data set is %s" % (ids[0], kinds[0])
+    said += "" if other is None else ", sample %d is %s" % (ids[other], kinds[other])
+    return "these samples make no batch: %s (%s). Make them alike, or give a fn_batch_collate" % (said, error)
 
 
 class LoaderLost(RuntimeError):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyedt import _batches, _chance, _travel
+from pyedt import _batches, _chance, _loader, _travel
 
 THERE = {"DATA_DIR": "/there/data", "RESULT_DIR": "/there/data/results", "cwd": "/there/code"}
 
@@ -154,6 +154,7 @@ def plus(outputs, *targets):
 
 
 ONE, TWO = (lambda x: x), (lambda x, mask=None: (x, mask))
+LEFT, RIGHT = torch.ones(()), torch.zeros(())
 GIVEN = [  # what, forward, loss, batch, outputs, what the loss gets after them
     ("a pair", ONE, plus, [1, 2], 1, (2,)),
     ("a pair of inputs", lambda a, b: (a, b), plus, [(1, 2), 3], (1, 2), (3,)),
@@ -165,6 +166,9 @@ GIVEN = [  # what, forward, loss, batch, outputs, what the loss gets after them
     ("a dict", lambda x, y2=0: (x, y2), plus, {"x": 1, "label": 2, "id": 3}, (1, 0), (2,)),
     ("a dict whose labels the network wants, too", lambda x, labels: (x, labels), plus, {"x": 1, "labels": 2}, (1, 2), (2,)),
     ("a dict for any names", lambda **all: all, plus, {"x": 1, "y": 2}, {"x": 1}, (2,)),
+    ("all for the network", lambda a, b, c: (a, b, c), lambda outputs: outputs, [1, 2, 3], (1, 2, 3), ()),
+    ("all for the network, and a loss that takes any", lambda a, b, c: (a, b, c), lambda outputs, *rest: outputs, [1, 2, 3], (1, 2, 3), ()),
+    ("two for the network", lambda a, b: (a, b), lambda outputs: outputs, [LEFT, RIGHT], (LEFT, RIGHT), ()),
     ("a dict as a whole", lambda batch: batch, plus, {"x": 1, "z": 2}, {"x": 1, "z": 2}, ({"x": 1, "z": 2},)),
 ]
 
@@ -177,6 +181,42 @@ def test_who_gets_what_of_a_batch(what, forward, loss, batch, outputs, targets):
 def test_a_metric_of_two_arguments_gets_the_first_target():
     batches = _batches.Batches(Net(ONE), plus, [lambda outputs, y: y, lambda outputs, y, w: w])
     assert batches.measure(0, (5, 7)) == [5, 7]
+
+
+@pytest.mark.parametrize("value,words", [
+    (lambda loss: loss.expand(8), r"loss function must return one number; it returned Tensor \[8\]: reduction='none'\?"),
+    (lambda loss: loss.item(), r"must return a tensor, not float: without .item\(\)"),
+    (lambda loss: loss.detach(), r"depends on no parameter that is trained: by .detach\(\)"),
+    (lambda loss: None, r"must return one number; it returned None"),
+    (lambda loss: (loss, {"kl": 1}), r"it returned tuple of 2 \(Tensor \[\], \{'kl': int\}\)")])
+def test_a_loss_that_is_none_is_said_by_what_it_is(value, words):
+    batches = _batches.Batches(nn.Linear(1, 1), lambda outputs, y: value(outputs.mean()), [])
+    with pytest.raises(TypeError, match=words):
+        batches.loss_to_train(*batches.forward([torch.ones(2, 1), torch.ones(2, 1)]))
+
+
+def test_a_metric_that_is_no_number_is_named():
+    def confusion(outputs, y):
+        return [1, 2]
+
+    with pytest.raises(TypeError, match=r"metric confusion must return one number; it returned list of 2 \(int, int\)"):
+        _batches.Batches(nn.Linear(1, 1), plus, [confusion]).measure(0, (1,))
+
+
+@pytest.mark.parametrize("odd,words", [
+    ((torch.ones(5), 0), r"sample 7 of the data set is tuple of 2 \(Tensor \[4\], int\), sample 3 is tuple of 2 \(Tensor \[5\], int\)"),
+    (None, r"sample 3 is None \("), ])
+def test_samples_that_make_no_batch_are_named(odd, words):
+    rows = [(torch.ones(4), 0)] * 9
+    rows[3] = odd
+    with pytest.raises(TypeError, match=words):
+        _loader.fetch(_loader.Handout(rows, torch.utils.data.default_collate), [7, 3, 1])
+
+    def own(samples):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        _loader.fetch(_loader.Handout(rows, own), [7, 3, 1])
 
 
 # ---- chance ----
