@@ -11,7 +11,7 @@
  * Sums begin at the last rank: another order than the canonical tree.
  *
  *   GPU_FAKE_FAIL=CALL:N:CODE   the Nth call gives CODE        GPU_FAKE_HANG=CALL   what it begins never ends
- *   GPU_FAKE_DEVICES=N          [1]
+ *   GPU_FAKE_DEVICES=N          [1]                            GPU_FAKE_RANK=N      its communicators break, the others' stand
  * Built with -DOLD_NCCL it lacks shrink, revoke and grow. */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,8 +60,16 @@ static bool hangs(const char *call)
 
 /* ---- CUDA ---- */
 
+struct late {
+    struct late *next;
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
 struct stream {
     _Atomic int pending;
+    struct late *late; /* copies to the host: they come when the stream is waited for, as they may */
 };
 
 static struct stream default_stream;
@@ -72,8 +80,17 @@ static struct stream *stream_of(void *stream) { return stream == NULL ? &default
 
 static void stream_rest(void *stream)
 {
-    while (atomic_load(&stream_of(stream)->pending) > 0)
+    struct stream *s = stream_of(stream);
+
+    while (atomic_load(&s->pending) > 0)
         sched_yield();
+    while (s->late != NULL) {
+        struct late *late = s->late;
+
+        s->late = late->next;
+        memcpy(late->to, late->from, late->bytes);
+        free(late);
+    }
 }
 
 static void mistake(const char *what)
@@ -187,11 +204,17 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stre
 
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
 {
+    struct late *late;
+
     MAY_FAIL("cuMemcpyDtoHAsync_v2");
     if (!has_context)
         return 201;
     stream_idle(stream);
-    memcpy(to, plain(from), bytes);
+    late = malloc(sizeof(*late));
+    if (late == NULL)
+        return 2;
+    *late = (struct late){ stream_of(stream)->late, to, plain(from), bytes };
+    stream_of(stream)->late = late;
     return 0;
 }
 
@@ -356,6 +379,7 @@ static void join_file(struct comm *comm, uint64_t name)
 int ncclCommInitRankConfig(struct comm **made, int ranks, struct id id, int rank, struct config *config)
 {
     const char *one_rank = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    const char *broken = getenv("GPU_FAKE_RANK");
     uint64_t name;
 
     MAY_FAIL("ncclCommInitRankConfig");
@@ -363,6 +387,8 @@ int ncclCommInitRankConfig(struct comm **made, int ranks, struct id id, int rank
     *made = new_comm(ranks, rank, config);
     (*made)->hangs = hangs("ncclCommInitRankConfig");
     join_file(*made, name);
+    if (broken != NULL && atoi(broken) == rank)
+        (*made)->failed = SYSTEM_ERROR;
     if (ranks > 1 && one_rank != NULL && strcmp(one_rank, "0") == 0)
         (*made)->failed = INVALID_USAGE; /* they share a card here */
     return IN_PROGRESS;

@@ -2,9 +2,10 @@
 
     tests/mutants/run.py [--only NAME,...] [--seeds N] [--units] [--near] [--seconds S] [--part I/N]
 
-One file is compiled anew for each. A fault is found when a unit program of the cores (with --units), a script of tests/sim or a
-seed of the swarm or of its parts fails that does not fail on the tree as it is: what the tree itself fails is left out first.
-The units next to the fault come first, the others last. --part I/N plants each N-th only, in a copy of its own, so that N may run beside each other. Ends with one line:
+One file is compiled anew for each. A fault is found when a unit program (with --units), a script of tests/sim or a seed of the
+swarm or of its parts fails that does not fail on the tree as it is: what the tree itself fails is left out first. A fault of
+collective/ is looked for by the scenarios of comm_harness in place of the simulator's, once as it is and once on what stands for
+a GPU. The units next to the fault come first, the others last. --part I/N plants each N-th only, in a copy of its own, so that N may run beside each other. Ends with one line:
 N of M found, and with exit 1 when one is alive that mutants.txt does not mark (~) as alive."""
 
 import argparse
@@ -19,19 +20,29 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "mutants"
-FOLDERS = ("gossip", "sched", "sim", "include", "tests/sim", "tests/unit", "tests/scenario", "api", "node", "collective", "packaging")
+FOLDERS = ("gossip", "sched", "sim", "include", "tests/sim", "tests/unit", "tests/scenario", "tests/system", "tests/fake", "api", "node", "collective",
+           "packaging")
+HARNESS = ("system/comm_harness", "system/cworker", "fake/libgpu_fake.so")
+APART = ("collective/", "api/", "node/blob/", "node/link/", "node/runner/", "node/serve/")  # nothing of it is in the simulator
 PARTS = ("swarm", "raft", "leases", "churn", "power")
 UNITS = ("raft", "raft_wire", "scenario_raft", "scenario_gossip", "swim", "swim_queue", "swim_steady", "gossip_pool", "records", "support", "slots",
          "lead", "lead_array", "lead_class", "lead_leave", "lead_gang", "epoch_next", "link_breaks", "allocate", "array", "mesh", "job", "pack", "host_wire", "list_merge",
          "list_query", "sched", "sched_wire", "sched_index", "sched_steady", "sched_keep", "sched_recover", "sched_mesh",
          "sched_found", "sched_park", "sched_archive", "sched_archive_told", "sched_summary", "sched_random", "raft_random", "datagram", "control_record", "seal",
-         "noise", "collective", "tree_walk", "blob", "store", "store_powercut", "results", "log_merged", "workers", "runner", "route", "autoscale")
+         "noise", "collective", "update", "reduce", "op", "transport", "fabric_address", "tree_walk", "tree_disk", "blob", "store", "store_powercut", "results",
+         "log_merged", "link", "workers", "runner", "spawn", "route", "autoscale", "service_doc", "serve_rate", "serve_host", "kernel_wire", "package_check",
+         "slots_cards")
 
 # Those that look at a folder's rules themselves are built, and run, first.
-NEAR = {"gossip/": ("swim", "swim_queue", "records", "scenario_gossip", "swim_steady"),
+NEAR = {"collective/transport/": ("transport", "seal"), "collective/comm/op": ("op", "collective"), "collective/": ("collective", "update", "reduce", "op"),
+        "node/store/": ("store", "store_powercut"), "node/blob/tree_": ("tree_walk", "tree_disk", "blob"), "node/blob/": ("blob",),
+        "node/link/datagram": ("datagram", "link"), "node/link/": ("link", "noise", "datagram"),
+        "node/runner/": ("runner", "spawn", "workers"), "node/serve/": ("serve_rate", "serve_host", "kernel_wire"),
+        "api/rest/service_": ("service_doc",), "api/rest/package_": ("package_check",),
+        "gossip/": ("swim", "swim_queue", "records", "scenario_gossip", "swim_steady"),
         "sched/raft/support": ("support", "sched"),
         "sched/raft/": ("raft", "raft_wire", "scenario_raft", "raft_random"),
-        "sched/host/": ("slots", "sched", "lead"),
+        "sched/host/": ("slots", "slots_cards", "sched", "lead"), "sched/share/": ("allocate",),
         "sched/lead/": ("lead_gang", "lead_leave", "lead_class", "lead", "lead_array", "epoch_next", "link_breaks", "slots"),
         "sched/job/route": ("route",), "sched/job/autoscale": ("autoscale",),
         "sched/job/": ("mesh", "job", "array"),
@@ -115,6 +126,23 @@ def script_runs():
             yield script.name, [str(COPY / "build/release/sim_alone"), str(script)]
 
 
+def harness_runs():
+    """What tests/system/test_comm.py and test_comm_device.py play: (name, command)."""
+    harness, worker, gpu = (str(COPY / "build/release/tests" / name) for name in HARNESS)
+    scenarios = subprocess.run([harness, "list"], capture_output=True, text=True, check=True).stdout.split()
+    device = ["CWORKER_DEVICE=2", "SHOAL_CUDA=" + gpu, "SHOAL_NCCL=" + gpu]
+    broken = ["CWORKER_DEVICE=1", *device[1:], "GPU_FAKE_RANK=1"]
+    play = lambda scenario, words, seed, rounds: ["env", "SHOAL_TRANSPORT=tcp", *words, harness, worker, "scenario=" + scenario, "seed=%d" % seed,
+                                                  "rounds=%d" % rounds]
+    for scenario in scenarios:
+        yield scenario, play(scenario, [], 1, 8)
+        if scenario != "ops_out_of_order":  # its calls are those of a worker without one
+            yield scenario + " on a device", play(scenario, device, 1, 1)
+    for seed in range(2, 9):
+        yield "reform on a device, seed %d" % seed, play("reform", device, seed, 1)
+    yield "three_workers, one with a broken device", play("three_workers", broken, 1, 1)
+
+
 def seed_runs(seeds):
     for seed in range(1, seeds + 1):
         for part in PARTS:
@@ -138,17 +166,23 @@ def main():
         subprocess.run(["rsync", "-a", "--delete", "--exclude=*.o", str(ROOT / folder) + "/", str(COPY / folder) + "/"],
                        check=True) if shutil.which("rsync") else copy_changed(ROOT / folder, COPY / folder)
     shutil.copy2(ROOT / "Makefile", COPY / "Makefile")
-    ok, said = build(["build/release/sim_alone", *(unit_programs() if options.units else ())])
+    chosen = [one for i, one in enumerate(read_mutants())
+              if (not options.only or one[0].lstrip("~") in options.only.split(",")) and i % parts == part]
+    comm = any(file.startswith("collective/") for _, _, file, _ in chosen)
+    cores = not all(file.startswith(APART) for _, _, file, _ in chosen)
+    ok, said = build([*(["build/release/sim_alone"] if cores else ()), *(unit_programs() if options.units else ()),
+                      *(["build/release/tests/" + name for name in HARNESS] if comm else ())])
     if not ok:
         raise SystemExit("the tree itself does not build: " + said[-500:])
     sound = lambda runs: [(name, command) for name, command in runs if not fails(command, 60)]
-    clean = sound(script_runs()), sound(unit_runs() if options.units else ()), sound(() if options.near else seed_runs(options.seeds))
-    print("%d scripts, %d units and %d seeds pass on the tree as it is" % tuple(map(len, clean)), flush=True)
+    near = set().union(*(unit_programs(nearest(file)) for _, _, file, _ in chosen))
+    units = [one for one in unit_runs() if options.units and (not options.near or str(pathlib.Path(one[1][0]).relative_to(COPY)) in near)]
+    clean = (sound(script_runs() if cores else ()), sound(units), sound(() if options.near or not cores else seed_runs(options.seeds)),
+             sound(harness_runs() if comm else ()))
+    print("%d scripts, %d units, %d seeds and %d scenarios of workers pass on the tree as it is" % tuple(map(len, clean)), flush=True)
     score, lost = [0, 0], 0
-    for i, (name, what, file, pairs) in enumerate(read_mutants()):
+    for name, what, file, pairs in chosen:
         known_alive, name = name.startswith("~"), name.lstrip("~")
-        if options.only and name not in options.only.split(",") or i % parts != part:
-            continue
         score[1] += 1
         found = try_one(name, file, pairs, clean, options)
         bad = found is not None and found.startswith("NOT")  # the tree has moved on below it
@@ -161,7 +195,7 @@ def main():
 
 def try_one(name, file, pairs, clean, options):
     """What found it and after how long; None: nothing."""
-    scripts, units, seeds = clean
+    scripts, units, seeds, harness = clean
     source = COPY / file
     sound = source.read_text()
     near = set(unit_programs(nearest(file)))
@@ -171,7 +205,12 @@ def try_one(name, file, pairs, clean, options):
     began, used = time.monotonic(), os.times().children_user
     try:
         source.write_text(planted(sound, pairs))
-        for runs, targets in ((by_near, sorted(near)), (scripts, ["build/release/sim_alone"]), (seeds, []), (by_rest, rest))[:2 if options.near else 4]:
+        played = ((scripts, ["build/release/sim_alone"]), (seeds, []))
+        if file.startswith("collective/"):
+            played = ((harness, ["build/release/tests/" + name for name in HARNESS]), ((), []))
+        elif file.startswith(APART):
+            played = (((), []), ((), []))
+        for runs, targets in ((by_near, sorted(near)), *played, (by_rest, rest))[:2 if options.near else 4]:
             ok, said = build(targets) if runs and targets else (True, "")
             if not ok:
                 return "NOT PLANTED: does not build: " + said[-500:]

@@ -7,8 +7,9 @@
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
  * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
- * mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier where the others train), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew), update (1:
- * weights are updated by libshoal, but for a worker alone; 2: at some steps not all workers offer it). CWORKER_BUG plants one of four bugs at step 5, v =
+ * mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier where the others train;
+ * 3: many small ones, more than the transport has places), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew), update (1:
+ * weights are updated by libshoal, but for a worker alone; 2: at some steps not all workers offer it; 3: at some they offer another one). CWORKER_BUG plants one of four bugs at step 5, v =
  * 1, for tests of the tests. CWORKER_LOG: a file for the records' digests; CWORKER_TIMES: a file of rows of four 64-bit
  * numbers, see note_time. */
 #include <errno.h>
@@ -65,15 +66,18 @@ struct run {
     FILE *times;
     uint64_t epoch; /* e and k of the one that was entered last */
     const char *bug;
-    bool on_device; /* CWORKER_DEVICE is set */
+    bool on_device; /* CWORKER_DEVICE is set; "2": no communicator is to be given up */
     struct shoal_dev_buf buffer;
 };
 
 static void die(struct run *run, const char *what)
 {
-    (void)fprintf(stderr, "cworker: %s: %s\n", what, run->comm == NULL ? "" : shoal_comm_error(run->comm));
+    char text[500];
+
+    (void)snprintf(text, sizeof(text), "%s: %s", what, run->comm == NULL ? "" : shoal_comm_error(run->comm));
+    (void)fprintf(stderr, "cworker: %s\n", text);
     if (run->comm != NULL)
-        (void)shoal_comm_failed(run->comm, 0, what);
+        (void)shoal_comm_failed(run->comm, 0, text);
     exit(1);
 }
 
@@ -378,10 +382,12 @@ static enum shoal_err one_step(struct run *run, uint64_t step)
     step_of(run, step, &s);
     err = shoal_step_assign(run->comm, &s, v, SHOAL_VIRTUAL_MAX, &count);
     if (err == SHOAL_OK && s.kind == SHOAL_STEP_TRAIN && updates_by_libshoal(run) &&
-        (run->o.update == 1 || (step + shoal_comm_rank(run->comm)) % 4 != 0)) {
+        (run->o.update != 2 || (step + shoal_comm_rank(run->comm)) % 4 != 0)) {
         struct shoal_update_part parts[UPDATE_PARTS];
 
         say_update(run, parts);
+        if (run->o.update == 3 && (step + shoal_comm_rank(run->comm)) % 4 == 0 && shoal_comm_size(run->comm) > 1)
+            parts[1].numbers[0] = 0.2f;
         err = shoal_step_update(run->comm, run->model.updates + 1, parts, UPDATE_PARTS);
     }
     for (uint32_t i = 0; err == SHOAL_OK && i < count; i++) {
@@ -480,6 +486,21 @@ static void check_ops(struct run *run, bool several_hosts)
         die(run, "a collective is wrong");
 }
 
+/* What an operation took between hosts is given back at its end: there is no epoch's end that would do it here. */
+static void many_ops(struct run *run)
+{
+    for (unsigned i = 0; i < 6000; i++) {
+        float value = (float)shoal_comm_rank(run->comm);
+        uint32_t size = shoal_comm_size(run->comm);
+        struct shoal_op op = { .kind = SHOAL_ALL_REDUCE, .in = &value, .out = &value, .elems = 1 };
+
+        if (shoal_op_run(run->comm, &op) != SHOAL_OK)
+            die(run, "one of many operations");
+        if (value != (float)(size * (size - 1) / 2))
+            die(run, "one of many operations is wrong");
+    }
+}
+
 /* On devices every step begins with a sum of all ranks over NCCL: what an epoch does to its communicator, steps see. */
 static enum shoal_err sum_on_device(struct run *run)
 {
@@ -528,6 +549,8 @@ static void say_counts(const struct run *run)
                   (unsigned long long)n.operations, (unsigned long long)n.made, (unsigned long long)n.kept,
                   (unsigned long long)n.shrunk, (unsigned long long)n.grown, (unsigned long long)n.given_up,
                   (unsigned long long)n.staged);
+    if (strcmp(getenv("CWORKER_DEVICE"), "2") == 0 && n.given_up > 0)
+        exit(1);
 }
 
 /* The last worker waits in a barrier, the others for its part of a step: it is told, and the epoch begins anew. */
@@ -599,6 +622,8 @@ static void train(struct run *run)
 
     if (in && run->o.ops == 1)
         check_ops(run, entry.hosts > 1);
+    if (in && run->o.ops == 3)
+        many_ops(run);
     if (in && run->o.ops == 2 && !run->on_device)
         call_out_of_order(run);
     while (in) {

@@ -52,6 +52,16 @@ def test_a_communicator_is_taken_along(scenario, what):
     assert any(play(scenario, seed=seed)[0][what] > 0 for seed in range(1, 21))
 
 
+def test_what_an_epochs_end_interrupts_is_given_up_by_nobody():
+    """A communicator that was revoked is not taken along: in some of these epochs a sum was under way."""
+    assert all(play("reform", seed=seed)[0]["given_up"] == 0 for seed in range(1, 9))
+
+
+def test_all_ranks_go_through_host_memory_where_one_cannot_make_its_communicator():
+    counts, _ = play("three_workers", GPU_FAKE_RANK="1")
+    assert counts["operations"] == 0 and (counts["made"], counts["given_up"]) == (2, 1) and counts["staged"] > 0, counts
+
+
 def test_an_nccl_of_one_rank_a_card_is_done_without():
     counts, said = play("three_workers", NCCL_MULTI_RANK_GPU_ENABLE="0")
     assert counts["operations"] == 0 and counts["given_up"] == 3 and counts["staged"] > 0

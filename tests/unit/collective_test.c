@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "collective/comm/comm.h"
@@ -171,6 +172,23 @@ static void a_leaf_is_never_added_twice(void **state)
     assert_true(tree_held_add(&held, 3, &add));
     assert_false(tree_held_add(&held, 2, &add));
     assert_false(tree_held_add(&held, 8, &add));
+}
+
+static void a_sum_that_ends_with_the_new_range_stays(void **state)
+{
+    struct tree_held held;
+    struct tree_add add;
+
+    (void)state;
+    tree_held_reset(&held, 8, tree_buffers(8));
+    for (uint32_t v = 2; v < 6; v++)
+        assert_true(tree_held_add(&held, v, &add));
+    tree_held_keep(&held, 2, 6);
+    assert_int_equal(held.count, 2);
+    tree_held_keep(&held, 3, 6);
+    assert_int_equal(held.count, 1);
+    tree_held_keep(&held, 4, 5);
+    assert_int_equal(held.count, 0);
 }
 
 /* ---- the permutation ---- */
@@ -432,6 +450,50 @@ static void records_wait_for_acknowledgement(void **state)
     records_deinit(&records);
 }
 
+/* Filled until there is no room, from every place of the ring: what is not acknowledged stays as it was. */
+static void no_record_is_written_over_another(void **state)
+{
+    struct records records;
+    uint8_t bytes[60000];
+    uint64_t step = 0;
+
+    (void)state;
+    assert_int_equal(records_init(&records), SHOAL_OK);
+    for (unsigned turn = 0; turn < 300; turn++) {
+        for (;;) {
+            memset(bytes, (int)(step + 1), sizeof(bytes));
+            if (!records_push(&records, step + 1, bytes, (uint32_t)(20000 + step * 977 % 40000)))
+                break;
+            step++;
+        }
+        for (uint64_t i = records.acked + 1; i <= step; i++) {
+            const struct record_entry *entry = records_find(&records, i);
+
+            assert_non_null(entry);
+            assert_int_equal(records.bytes[entry->at], (uint8_t)i);
+            assert_int_equal(records.bytes[entry->at + entry->len - 1], (uint8_t)i);
+        }
+        records_ack(&records, records.acked + 1 + turn % 7);
+    }
+    records_deinit(&records);
+}
+
+static void records_behind_a_gap_replace_those_before_it(void **state)
+{
+    struct records records;
+    const uint8_t byte = 0;
+
+    (void)state;
+    assert_int_equal(records_init(&records), SHOAL_OK);
+    for (uint64_t step = 1; step <= 3; step++)
+        assert_true(records_push(&records, step, &byte, 1));
+    assert_true(records_push(&records, 10, &byte, 1));
+    assert_null(records_find(&records, 3));
+    assert_non_null(records_find(&records, 10));
+    assert_int_equal(records_find(&records, 10)->step, 10);
+    records_deinit(&records);
+}
+
 /* ---- arena ---- */
 
 static void regions_are_laid_out_alike_and_apart(void **state)
@@ -469,6 +531,56 @@ static void regions_are_laid_out_alike_and_apart(void **state)
     arena_close(&b);
     plan.virtual_workers = SHOAL_VIRTUAL_MAX + 1;
     assert_int_equal(arena_layout_init(&layout, &plan, NULL), SHOAL_ERR_TOO_BIG);
+    (void)close(fd);
+}
+
+/* A view of an update shows what the slices' owners have put there, also where this process wrote to it last time; `blind`: no
+ * descriptor is left, so nobody can look which pages were written. */
+static void check_view(struct arena *a, struct arena *b, uint64_t turn, bool blind)
+{
+    const struct arena_layout *layout = &a->layout;
+    struct arena_part parts[2] = { { 0, ARENA_PAGE, 0, 0 }, { ARENA_PAGE, layout->vector_bytes, 3, 0 } };
+    struct rlimit before, none;
+
+    for (uint32_t vector = 0; vector < 2; vector++) {
+        memset(arena_mine(a) + arena_update_at(layout, turn, vector), (int)(turn * 4 + vector), layout->vector_bytes);
+        memset(arena_mine(b) + arena_update_at(layout, turn, vector), (int)(turn * 4 + 2 + vector), layout->vector_bytes);
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){ 0, before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, blind ? &none : &before), 0);
+    assert_int_equal(arena_show_update(a, turn, parts, 2, NULL), SHOAL_OK);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    for (uint32_t vector = 0; vector < 2; vector++) {
+        uint8_t *view = a->views[turn & 1].at + vector * layout->vector_bytes;
+
+        assert_int_equal(view[0], (uint8_t)(turn * 4 + vector));
+        assert_int_equal(view[ARENA_PAGE - 1], (uint8_t)(turn * 4 + vector));
+        assert_int_equal(view[ARENA_PAGE], (uint8_t)(turn * 4 + 2 + vector));
+        assert_int_equal(view[layout->vector_bytes - 1], (uint8_t)(turn * 4 + 2 + vector));
+        memset(view, 0xee, layout->vector_bytes); /* its own from now on */
+        assert_int_equal((arena_mine(a) + arena_update_at(layout, turn, vector))[0], (uint8_t)(turn * 4 + vector));
+    }
+}
+
+static void a_view_shows_what_was_put_there_last(void **state)
+{
+    struct shoal_comm_plan plan = { .virtual_workers = 2, .sum_elems = 5000, .param_count = 1, .update_vectors = 2 };
+    struct arena_layout layout;
+    struct arena a, b;
+    int fd = memfd_create("test", 0);
+
+    (void)state;
+    assert_int_equal(arena_layout_init(&layout, &plan, NULL), SHOAL_OK);
+    assert_int_equal(arena_open(&a, fd, 0, NULL), SHOAL_OK);
+    assert_int_equal(arena_open(&b, fd, 3, NULL), SHOAL_OK);
+    assert_int_equal(arena_use(&a, &layout, NULL), SHOAL_OK);
+    assert_int_equal(arena_use(&b, &layout, NULL), SHOAL_OK);
+    assert_non_null(arena_region(&a, 3));
+    for (uint64_t turn = 1; turn <= 12; turn++)
+        check_view(&a, &b, turn, turn > 6);
+    arena_close(&a);
+    arena_close(&b);
     (void)close(fd);
 }
 
@@ -868,11 +980,15 @@ int main(void)
         cmocka_unit_test(tree_is_the_same_for_every_split),
         cmocka_unit_test(held_sums_survive_a_moved_range),
         cmocka_unit_test(a_leaf_is_never_added_twice),
+        cmocka_unit_test(a_sum_that_ends_with_the_new_range_stays),
         cmocka_unit_test(permutation_is_bijective),
         cmocka_unit_test(messages_survive_and_prefixes_are_refused),
         cmocka_unit_test(step_records_survive),
         cmocka_unit_test(records_wait_for_acknowledgement),
+        cmocka_unit_test(no_record_is_written_over_another),
+        cmocka_unit_test(records_behind_a_gap_replace_those_before_it),
         cmocka_unit_test(regions_are_laid_out_alike_and_apart),
+        cmocka_unit_test(a_view_shows_what_was_put_there_last),
         cmocka_unit_test(digests_add_up_over_slices),
         cmocka_unit_test(a_communicator_of_one_trains),
         cmocka_unit_test(mini_batches_are_computed_as_one),

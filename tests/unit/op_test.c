@@ -114,6 +114,10 @@ static void handles_are_given_back_once(void **state)
         }
         assert_int_equal(shoal_op_wait(comm, handles[5]), SHOAL_ERR_INVALID);
     }
+    assert_int_equal(shoal_op_start(comm, &op, &none), SHOAL_OK); /* in the place of an older one */
+    assert_int_equal(shoal_op_wait(comm, handles[0]), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_op_test(comm, handles[0], &over), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_op_wait(comm, none), SHOAL_OK);
     op.type = 9;
     assert_int_equal(shoal_op_start(comm, &op, &none), SHOAL_OK);
     assert_int_equal(shoal_op_wait(comm, none), SHOAL_ERR_INVALID); /* the error of the collective */
@@ -122,11 +126,42 @@ static void handles_are_given_back_once(void **state)
     shoal_comm_close(comm); /* with one under way */
 }
 
+/* Each takes what the one before it gives: what is run at once comes behind what was started. */
+static void they_come_one_after_the_other(void **state)
+{
+    enum { ELEMS = 4 << 20 };
+    float *values[3];
+    struct shoal_comm *comm = open_one();
+    struct shoal_op op = { .kind = SHOAL_ALL_REDUCE, .elems = ELEMS };
+    uint64_t handle;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        values[i] = malloc(ELEMS * sizeof(float));
+        assert_non_null(values[i]);
+        for (size_t e = 0; e < ELEMS; e++)
+            values[i][e] = (float)i;
+    }
+    op.in = values[0];
+    op.out = values[1];
+    assert_int_equal(shoal_op_start(comm, &op, &handle), SHOAL_OK);
+    op.in = values[1];
+    op.out = values[2];
+    assert_int_equal(shoal_op_run(comm, &op), SHOAL_OK);
+    for (size_t e = 0; e < ELEMS; e++)
+        assert_true(values[2][e] == 0.0f);
+    assert_int_equal(shoal_op_wait(comm, handle), SHOAL_OK);
+    shoal_comm_close(comm);
+    for (int i = 0; i < 3; i++)
+        free(values[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(handles_are_given_back_once),
+        cmocka_unit_test(they_come_one_after_the_other),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

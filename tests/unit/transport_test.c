@@ -217,6 +217,32 @@ static void who_is_early_waits(void **state)
     pair_deinit(&pair);
 }
 
+/* A token counts in the epochs that list it: rank 0 is a worker on b's own host now, or none. */
+static void the_epoch_before_counts_no_more(void **state)
+{
+    uint8_t in[4] = { 0 };
+    struct transport_request *receive;
+    struct transport_peer other = { .epoch = EPOCH(2), .rank = 2, .my_rank = 1, .token = token_wrong, .my_token = token_b };
+    struct pair pair;
+
+    pair_init(&pair, *state);
+    connect_a(&pair, EPOCH(1), token_a);
+    connect_b(&pair, EPOCH(1));
+    turns(&pair);
+    tcp->reset(pair.a, EPOCH(1), TRANSPORT_EPOCH_MASK);
+    tcp->reset(pair.b, EPOCH(1), TRANSPORT_EPOCH_MASK);
+    other.address = pair.address_a;
+    other.address_len = pair.len_a;
+    assert_int_equal(tcp->connect(pair.b, &other), SHOAL_OK);
+    connect_a(&pair, EPOCH(2), token_a);
+    receive = tcp->recv(pair.b, EPOCH(2) | 5, in, 4);
+    (void)tcp->send(pair.a, 1, EPOCH(2) | 5, "left", 4);
+    turns(&pair);
+    assert_int_equal(tcp->test(pair.b, receive), TRANSPORT_PENDING);
+    assert_int_equal(in[0], 0);
+    pair_deinit(&pair);
+}
+
 static void a_peer_that_closes_is_noticed(void **state)
 {
     struct pair pair;
@@ -285,7 +311,7 @@ static bool was_closed(int fd)
 {
     uint8_t byte;
 
-    return recv(fd, &byte, 1, MSG_DONTWAIT) != -1;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) != -1 || errno == ECONNRESET; /* the latter: with something unread */
 }
 
 /* I4: silent ones, more than all places, before a member comes. They go, the oldest first, and it is heard. */
@@ -321,26 +347,29 @@ static void the_silent_take_no_place_from_members(void **state)
     pair_deinit(&pair);
 }
 
-/* I4: nobody else comes, and it goes for its silence alone; what sleeps on the descriptor is woken for that. */
+/* I4: nobody else comes, and each goes for its silence alone; what sleeps on the descriptor is woken for that. */
 static void a_silent_one_has_a_second(void **state)
 {
     struct pair pair;
-    int fd;
+    int fds[2];
 
     pair_init(&pair, *state);
     connect_b(&pair, EPOCH(1));
-    fd = stranger(&pair, "half", 4);
-    turns(&pair);
-    assert_false(was_closed(fd));
-    for (unsigned i = 0; i < 100 && !was_closed(fd); i++) {
+    for (int i = 0; i < 2; i++) { /* the second one's second begins later */
+        fds[i] = stranger(&pair, "half", 4);
+        turns(&pair);
+        assert_false(was_closed(fds[i]));
+    }
+    for (unsigned i = 0; i < 100 && !(was_closed(fds[0]) && was_closed(fds[1])); i++) {
         struct pollfd p = { .fd = tcp->wait_fd(pair.b), .events = POLLIN };
 
         assert_int_equal(poll(&p, 1, 30000), 1);
         (void)tcp->progress(pair.b);
     }
-    assert_true(was_closed(fd));
+    assert_true(was_closed(fds[0]) && was_closed(fds[1]));
     assert_false(tcp->failed(pair.b, NULL));
-    (void)close(fd);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
     pair_deinit(&pair);
 }
 
@@ -480,8 +509,8 @@ static struct transport_request *send_by(struct relay *relay, struct pair *pair,
 {
     struct transport_request *receive;
 
-    memcpy(pair->address_b, relay->address, sizeof(relay->address));
-    pair->len_b = sizeof(relay->address);
+    pair->len_b = 6 + pair->len_b % 6; /* the byte that asks for a seal only if b does */
+    memcpy(pair->address_b, relay->address + sizeof(relay->address) - pair->len_b, pair->len_b);
     connect_b(pair, EPOCH(1));
     connect_a(pair, EPOCH(1), token_a);
     relay->from = accept(relay->listener, NULL, NULL);
@@ -577,18 +606,11 @@ static void a_conversation_cannot_be_repeated(void **state)
     pair_deinit(&pair);
 }
 
-/* A side that trusts nothing hears no open preamble, not even with the right token. */
-static void an_open_preamble_is_not_heard(void **state)
+static int open_preamble(const struct pair *pair)
 {
-    uint8_t bytes[64], in[4] = { 0 };
+    uint8_t bytes[64];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
-    struct transport_request *receive;
-    struct pair pair;
-    int fd;
 
-    pair_init(&pair, *state);
-    connect_b(&pair, EPOCH(1));
-    receive = tcp->recv(pair.b, EPOCH(1) | 3, in, sizeof(in));
     shoal_put_u64(&w, 0x31706374616f6873ull);
     shoal_put_u64(&w, EPOCH(1));
     shoal_put_u32(&w, 0);
@@ -596,7 +618,43 @@ static void an_open_preamble_is_not_heard(void **state)
     shoal_put_u64(&w, EPOCH(1) | 3);
     shoal_put_u64(&w, 4);
     shoal_put_raw(&w, "evil", 4);
-    fd = stranger(&pair, bytes, w.len);
+    return stranger(pair, bytes, w.len);
+}
+
+/* Where it is trusted: a rank that has a connection gets no second one, not even with the right token. */
+static void a_rank_has_one_connection(void **state)
+{
+    uint8_t in[4] = { 0 };
+    struct transport_request *receive;
+    struct pair pair;
+    int fd;
+
+    pair_init(&pair, *state);
+    connect_b(&pair, EPOCH(1));
+    connect_a(&pair, EPOCH(1), token_a);
+    turns(&pair);
+    receive = tcp->recv(pair.b, EPOCH(1) | 3, in, sizeof(in));
+    fd = open_preamble(&pair);
+    turns(&pair);
+    assert_true(was_closed(fd));
+    assert_int_equal(tcp->test(pair.b, receive), TRANSPORT_PENDING);
+    assert_false(tcp->failed(pair.b, NULL));
+    (void)close(fd);
+    pair_deinit(&pair);
+}
+
+/* A side that trusts nothing hears no open preamble, not even with the right token. */
+static void an_open_preamble_is_not_heard(void **state)
+{
+    uint8_t in[4] = { 0 };
+    struct transport_request *receive;
+    struct pair pair;
+    int fd;
+
+    pair_init(&pair, *state);
+    connect_b(&pair, EPOCH(1));
+    receive = tcp->recv(pair.b, EPOCH(1) | 3, in, sizeof(in));
+    fd = open_preamble(&pair);
     turns(&pair);
     assert_int_equal(tcp->test(pair.b, receive), TRANSPORT_PENDING);
     assert_int_equal(in[0], 0);
@@ -621,6 +679,7 @@ static void what_waits_in_hand_is_not_forgotten(void **state)
     for (uint32_t i = 0; i < COUNT; i++)
         sends[i] = tcp->send(pair.a, 1, EPOCH(1) | i, out, i == COUNT - 1 ? 5 : EACH);
     turns(&pair);
+    assert_int_equal(tcp->test(pair.a, sends[COUNT - 2]), TRANSPORT_PENDING); /* nobody has a place for it */
     for (uint32_t i = 0; i < COUNT; i++) {
         size_t len = i == COUNT - 1 ? 5 : EACH;
         struct transport_request *receive = tcp->recv(pair.b, EPOCH(1) | i, in, len);
@@ -632,6 +691,14 @@ static void what_waits_in_hand_is_not_forgotten(void **state)
     }
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(tcp->test(pair.a, sends[i]), TRANSPORT_DONE);
+    for (uint32_t i = 0; i < 2; i++) /* and there is a place again for what comes too early */
+        sends[i] = tcp->send(pair.a, 1, EPOCH(1) | i, out, 5);
+    for (uint32_t i = 2; i-- > 0;) {
+        struct transport_request *receive = tcp->recv(pair.b, EPOCH(1) | i, in, 5);
+
+        turns(&pair);
+        assert_int_equal(tcp->test(pair.b, receive), TRANSPORT_DONE);
+    }
     pair_deinit(&pair);
     free(out);
     free(in);
@@ -648,6 +715,7 @@ int main(void)
         IN_ALL_MODES(another_length_fails),
         IN_ALL_MODES(a_wrong_token_is_not_heard),
         IN_ALL_MODES(who_is_early_waits),
+        IN_ALL_MODES(the_epoch_before_counts_no_more),
         IN_ALL_MODES(a_peer_that_closes_is_noticed),
         IN_ALL_MODES(strangers_change_nothing),
         IN_MODE(the_silent_take_no_place_from_members, 0),
@@ -656,8 +724,10 @@ int main(void)
         IN_MODE(the_early_of_one_address_push_nobody_out, 0),
         cmocka_unit_test(only_interfaces_of_this_host_are_bound),
         IN_MODE(nothing_can_be_read_on_the_wire, 1),
+        IN_MODE(nothing_can_be_read_on_the_wire, 2),
         IN_MODE(a_changed_byte_is_noticed_wherever_it_is, 1),
         IN_MODE(a_conversation_cannot_be_repeated, 1),
+        IN_MODE(a_rank_has_one_connection, 0),
         IN_MODE(an_open_preamble_is_not_heard, 1),
         IN_MODE(what_waits_in_hand_is_not_forgotten, 0),
         IN_MODE(what_waits_in_hand_is_not_forgotten, 1),

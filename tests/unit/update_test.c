@@ -11,6 +11,9 @@
 
 #include <cmocka.h>
 
+#include <sys/mman.h>
+
+#include "collective/comm/comm.h"
 #include "collective/memory/update.h"
 #include "shoal/collective.h"
 #include "shoal/rand.h"
@@ -275,6 +278,39 @@ static void an_update_here_takes_the_result(void **state)
     shoal_comm_close(comm);
 }
 
+/* I2 of comm/update.c: another member has begun to overwrite what the view before shows. I was late, and it is void. Weights that
+ * were taken out of their view are nobody else's. */
+static void weights_that_others_overwrite_are_void(void **state)
+{
+    struct shoal_comm *comm = alone();
+    struct shoal_update_part parts[2];
+    struct arena_part shown = { 0, comm->arena.layout.vector_bytes, comm->arena.slot, 0 };
+    struct arena_view *view = &comm->arena.views[1];
+    float *now[SHOAL_UPDATE_VECTORS];
+
+    (void)state;
+    assert_int_equal(arena_show_update(&comm->arena, 7, &shown, 1, NULL), SHOAL_OK);
+    comm->update.turn = 7;
+    atomic_store(&comm->applied, 1);
+    comm->update.shown = 1;
+    assert_int_equal(shoal_step_updated(comm, now), SHOAL_OK);
+    set_parts(parts);
+    for (int i = 0; i < 2; i++) {
+        parts[i].from[0] = now[0] + 40 * i;
+        parts[i].from[1] = now[1] + 40 * i;
+    }
+    atomic_store(&arena_my_words(&comm->arena)->update_begun, 8); /* the other view is written to */
+    assert_int_equal(shoal_update_run(comm, parts, 2), SHOAL_OK);
+    atomic_store(&arena_my_words(&comm->arena)->update_begun, 9);
+    assert_int_equal(shoal_update_run(comm, parts, 2), SHOAL_ERR_STALE);
+    assert_ptr_equal(now[0], view->at);
+    assert_int_equal(shoal_update_keep(comm, now[0]), SHOAL_OK);
+    assert_int_equal(shoal_update_run(comm, parts, 2), SHOAL_OK);
+    assert_int_equal(shoal_step_updated(comm, now), SHOAL_ERR_NOT_FOUND);
+    (void)munmap((void *)(uintptr_t)parts[0].from[0], 2 * comm->arena.layout.vector_bytes);
+    shoal_comm_close(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +318,7 @@ int main(void)
         cmocka_unit_test(rules_are_what_they_say),
         cmocka_unit_test(wrong_updates_are_refused_by_name),
         cmocka_unit_test(an_update_here_takes_the_result),
+        cmocka_unit_test(weights_that_others_overwrite_are_void),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
