@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -257,6 +258,53 @@ static void blobs_of_every_size_come_back(void **state)
     assert_int_equal(shoal_blobs_stats(f->blobs)->blobs_held, sizeof(lens) / sizeof(lens[0]));
     assert_int_equal(get_err(f, hashes[2], 999), SHOAL_ERR_TOO_BIG);
     assert_int_equal(get_err(f, (struct shoal_hash){ { 1 } }, 10), SHOAL_ERR_NOT_FOUND);
+}
+
+/* The folders that were flushed: this stands before the C library's. By the blobs' thread, which this one waits for. */
+static ino_t flushed[64];
+static unsigned flushed_count;
+
+int fsync(int fd);
+int fsync(int fd)
+{
+    struct stat facts;
+
+    if (fstat(fd, &facts) == 0 && flushed_count < sizeof(flushed) / sizeof(flushed[0]))
+        flushed[flushed_count++] = facts.st_ino;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static bool was_flushed(const char *path)
+{
+    struct stat facts;
+
+    assert_int_equal(stat(path, &facts), 0);
+    for (unsigned i = 0; i < flushed_count; i++)
+        if (flushed[i] == facts.st_ino)
+            return true;
+    return false;
+}
+
+/* A name outlives a power cut when its folder was flushed: the hold's, and the chunk's though somebody else has written it, who
+ * may have died before. */
+static void each_name_is_flushed_before_a_blob_counts(void **state)
+{
+    static const struct shoal_job_id owners[] = { { { 1 } }, { { 2 } } };
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < 2; i++) {
+        char path[1024], job[SHOAL_JOB_ID_TEXT_BYTES];
+        struct shoal_hash hash;
+
+        flushed_count = 0;
+        hash = put_blob(f, owners[i], 1000, 1);
+        shoal_job_id_text(owners[i], job);
+        (void)snprintf(path, sizeof(path), "%s/held/%s", f->blobs_dir, job);
+        assert_true(was_flushed(path));
+        path_of(f, hash, path, sizeof(path));
+        *strrchr(path, '/') = '\0';
+        assert_true(was_flushed(path));
+    }
 }
 
 static void equal_content_has_one_name_and_one_copy(void **state)
@@ -642,6 +690,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(blobs_of_every_size_come_back),
+        CASE(each_name_is_flushed_before_a_blob_counts),
         CASE(equal_content_has_one_name_and_one_copy),
         CASE(an_owner_lets_go_of_everything_at_once),
         CASE(chunks_that_nobody_holds_go_at_the_next_start),

@@ -317,6 +317,12 @@ static void what_is_older_than_the_window_is_dropped(void **state)
     hand(f, 1, tap, 1); /* 1,024 before: outside */
     assert_int_equal(b->got, 1);
     assert_int_equal(shoal_datagram_stats(b->datagram)->drop_replayed, 2);
+    tapped(f, tap, 0, 1, "jumped over"); /* in the place of one that was seen a window before */
+    tapped(f, tap, 0, 1, "the next");
+    b->got = 0;
+    hand(f, 1, tap, 4);
+    hand(f, 1, tap, 3);
+    assert_int_equal(b->got, 2);
     tap_stop(f, tap);
 }
 

@@ -105,7 +105,7 @@ static void test_answers(void **state)
     assert_int_equal(kernel_decode(SAID("\x95\xa4"
                                         "done\x09\xcc\xc8\x81\xac"
                                         "content_type\xa3"
-                                        "a\r\n\xc4\x02hi"),
+                                        "a\r\x7f\xc4\x02hi"),
                                    &m),
                      SHOAL_OK);
     assert_int_equal(m.id, 9);
@@ -132,6 +132,7 @@ static void test_nonsense(void **state)
         { "\x95\xa4" "done\x09\x64\x80\xc4\x00", 11 },  /* a status below 200 */
         { "\x95\xa4" "done\x09\xcc\xc8\x80\x05", 11 },  /* a body that is a number */
         { "\x94\xa4" "done\x09\xcc\xc8\x80", 10 },      /* no body */
+        { "\x95\xa4" "done\x09\xcc\xc8\x81\xaa" "header_len\x03\xc4\x02hi", 26 }, /* a header beyond its body */
         { "\x92\xa6" "failed\xa1x\xc0", 11 },           /* something behind it */
         { "\x92\xa3huh\xc0", 6 },
     };

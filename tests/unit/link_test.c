@@ -1,6 +1,8 @@
 #include "shoal/link.h"
 #include "shoal/rand.h"
 
+#include "node/link/link_conn_uv.h"
+
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -37,6 +39,7 @@ struct end {
     uint32_t in_order[SHOAL_LANES];
     bool echo;
     bool stop_on_frame;
+    bool intrudes;
     uv_loop_t *loop; /* NULL: the fixture's; another one can be frozen */
 };
 
@@ -47,14 +50,30 @@ struct fixture {
     bool late;
     bool quick;      /* short handshakes for all */
     bool quick_idle; /* and short silences */
+    bool impatient;  /* the second one has all the time of the world, the first one has not */
     uv_loop_t second;
 };
+
+/* A BULK connection of another session, before the right one: of a link that was there before, it may come late. */
+static void intrude(struct end *end, const struct shoal_link_peer *peer)
+{
+    struct conn *conn = conn_create(end->link, true);
+
+    assert_non_null(conn);
+    conn->lane = SHOAL_LANE_BULK;
+    conn->address = peer->address;
+    conn->expected = peer->node;
+    conn->session = 4711;
+    assert_int_equal(conn_dial(conn), SHOAL_OK);
+}
 
 static void on_up(void *arg, const struct shoal_link_peer *peer)
 {
     struct end *end = arg;
 
     end->ups++;
+    if (end->intrudes)
+        intrude(end, peer);
     end->peer = *peer;
 }
 
@@ -147,6 +166,10 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
         options.handshake_timeout_ns = 60 * SHOAL_MS;
         options.idle_ping_ns = f->quick_idle ? 100 * SHOAL_MS : 0;
         options.idle_dead_ns = f->quick_idle ? 600 * SHOAL_MS : 0;
+    }
+    if (f->impatient) {
+        options.idle_ping_ns = i == 0 ? 500 * SHOAL_MS : 100 * SHOAL_MS;
+        options.idle_dead_ns = i == 0 ? 1500 * SHOAL_MS : 60 * SHOAL_S;
     }
     if (shoal_link_create(&end->link, &options, &msg) != SHOAL_OK)
         fail_msg("%s", msg.text);
@@ -750,6 +773,55 @@ static void an_idle_link_stays_and_a_silent_one_goes_down(void **state)
     end_second(f);
 }
 
+/* The other side's words wait in the sockets while this loop stands still: its silence is this one's own. */
+static void a_loop_that_stood_still_takes_nobody_for_dead(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    uint64_t until;
+
+    f->impatient = true;
+    start_frozen_pair(f);
+    for (until = uv_hrtime() + 2 * SHOAL_S; uv_hrtime() < until;)
+        (void)uv_run(&f->second, UV_RUN_NOWAIT); /* which pings */
+    for (until = uv_hrtime() + 50 * SHOAL_MS; uv_hrtime() < until;)
+        run_both(f, false);
+    assert_int_equal(a->downs + b->downs, 0);
+    end_second(f);
+}
+
+static void what_waits_for_the_second_lane_is_bounded(void **state)
+{
+    struct fixture *f = *state;
+    size_t taken = 0;
+    enum shoal_err err = SHOAL_OK;
+    uint32_t number = 0;
+
+    link_two(f);
+    while (err == SHOAL_OK && taken < 2 * SHOAL_LINK_BULK_QUEUE_MAX) { /* not open yet: no turn was made */
+        err = send_frame(f, 0, 1, SHOAL_LANE_BULK, number, 100000);
+        number += err == SHOAL_OK;
+        taken += err == SHOAL_OK ? 100000 : 0;
+    }
+    assert_int_equal(err, SHOAL_ERR_FULL);
+    assert_true(taken <= SHOAL_LINK_BULK_QUEUE_MAX / 2);
+    RUN_UNTIL(f, f->ends[1].frames == number && f->ends[0].writables > 0);
+}
+
+static void a_second_lane_of_another_session_is_refused(void **state)
+{
+    struct fixture *f = *state;
+
+    f->ends[0].intrudes = true;
+    link_two(f);
+    f->ends[0].intrudes = false;
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, 0, 50), SHOAL_OK);
+    RUN_UNTIL(f, f->ends[1].frames == 1 && f->ends[0].failures == 1);
+    assert_int_equal(f->ends[0].failure.err, SHOAL_ERR_STALE);
+    assert_int_equal(f->ends[0].downs + f->ends[1].downs, 0);
+}
+
 static void a_restarted_peer_takes_the_place_of_its_old_link(void **state)
 {
     struct fixture *f = *state;
@@ -823,6 +895,9 @@ int main(void)
         CASE(a_frame_in_two_parts_arrives_as_one),
         CASE(a_full_lane_pushes_back_and_the_other_one_goes_on),
         CASE(simultaneous_dials_end_in_one_link),
+        CASE(what_waits_for_the_second_lane_is_bounded),
+        CASE(a_second_lane_of_another_session_is_refused),
+        CASE(a_loop_that_stood_still_takes_nobody_for_dead),
         CASE(a_first_contact_learns_who_is_there),
         CASE(a_stranger_is_refused_and_told_why),
         CASE(another_node_at_the_address_is_not_taken_for_the_wanted_one),

@@ -618,6 +618,39 @@ static void a_kill_with_grace_lets_a_worker_end_itself_even_if_frozen(void **sta
     assert_false(got.signalled);
 }
 
+static void who_ignores_the_word_is_killed_when_its_grace_is_over(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "trap '' TERM; echo $$ > ready; while :; do :; done", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    UNTIL(number_in(f, "ready") != 0);
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 50 * SHOAL_MS);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_true(got.signalled);
+    assert_int_equal(got.status, SIGKILL);
+}
+
+/* R5. Whoever knocks while its agent lives is sent away, and the agent hears of the next worker as before. */
+static void a_runner_has_one_agent(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t byte;
+    int first;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    first = f->agent;
+    connect_agent(f);
+    assert_int_equal(recv(f->agent, &byte, 1, 0), 0);
+    (void)close(f->agent);
+    f->agent = first;
+    start(f, 1, "exit 3", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, 3);
+}
+
 struct left_row {
     const char *name;
     const char *script;
@@ -834,6 +867,8 @@ int main(void)
         PROCESS(a_worker_is_frozen_at_its_deadline_and_thawed),
         PROCESS(a_worker_is_killed_at_its_deadline_though_frozen),
         PROCESS(a_kill_with_grace_lets_a_worker_end_itself_even_if_frozen),
+        PROCESS(who_ignores_the_word_is_killed_when_its_grace_is_over),
+        PROCESS(a_runner_has_one_agent),
         PROCESS(whom_a_worker_leaves_behind_goes_with_it),
         PROCESS(who_bears_no_mark_goes_with_the_last_worker),
         PROCESS(a_slot_is_locked_while_any_heir_lives),

@@ -30,10 +30,15 @@ struct world {
     struct serve_host *host;
     struct shoal_job_id job;
     char folder[64], path[80];
-    int listener, fd; /* the kernel's */
+    int listener, fd;  /* the kernel's */
+    int other, knocks; /* another listener, and who has connected to it */
     bool broken;
     char why[KERNEL_TEXT_BYTES];
-    unsigned answered, ended;
+    unsigned answered, ended, drained;
+    size_t pieces;
+    enum shoal_err err;
+    bool asks_again; /* as soon as one that waited is handed to the kernel */
+    uint32_t timeout_ms;
     size_t answer_bytes;
     uint64_t id;
 };
@@ -55,8 +60,15 @@ static void on_done(void *arg, enum shoal_err err, const char *text, const struc
 
     (void)text;
     w->ended++;
+    w->err = err;
     w->answered += err == SHOAL_OK;
     w->answer_bytes = answer == NULL ? 0 : answer->body.len;
+}
+
+static void on_drained(void *arg, uint64_t worker_id, uint64_t grace_ns)
+{
+    (void)worker_id, (void)grace_ns;
+    ((struct world *)arg)->drained++;
 }
 
 static uint32_t ready(const struct world *w)
@@ -93,7 +105,7 @@ static void say(struct world *w, const uint8_t *bytes, size_t len)
     }
 }
 
-static void say_ready(struct world *w)
+static void say_ready_for(struct world *w, uint32_t batch)
 {
     uint8_t bytes[64];
     struct shoal_pack_writer p = shoal_pack_writer_init(bytes, sizeof(bytes));
@@ -102,11 +114,13 @@ static void say_ready(struct world *w)
     shoal_pack_put_text(&p, "ready");
     shoal_pack_begin_map(&p);
     shoal_pack_put_name(&p, "batch");
-    shoal_pack_put_u64(&p, 4);
+    shoal_pack_put_u64(&p, batch);
     shoal_pack_end_map(&p);
     assert_false(p.failed);
     say(w, bytes, p.len);
 }
+
+static void say_ready(struct world *w) { say_ready_for(w, 4); }
 
 static void say_done(struct world *w, uint64_t id, size_t body_bytes)
 {
@@ -161,7 +175,8 @@ static int setup(void **state)
     assert_int_equal(uv_loop_init(&w->loop), 0);
     w->job.bytes[0] = 9;
     w->host = serve_host_create(
-        &(struct serve_host_options){ .loop = &w->loop, .arg = w, .changed = on_changed, .broken = on_broken });
+        &(struct serve_host_options){
+            .loop = &w->loop, .arg = w, .changed = on_changed, .broken = on_broken, .drained = on_drained });
     serve_host_start(w->host, w->job, WORKER, 0, w->path, 0);
     accept_link(w);
     assert_true(w->fd >= 0);
@@ -187,12 +202,40 @@ static int teardown(void **state)
     return 0;
 }
 
+static void ask(struct world *w, struct shoal_view body);
+
+static void on_handed(void *arg)
+{
+    struct world *w = arg;
+
+    if (w->asks_again) {
+        w->asks_again = false;
+        ask(w, shoal_view_text("again"));
+    }
+}
+
+static void on_piece(void *arg, struct shoal_view piece) { ((struct world *)arg)->pieces += piece.len; }
+
+static void ask_for_pieces(struct world *w)
+{
+    struct serve_ask ask = { .job = w->job,
+                             .head = { .path = "/x", .method = "POST", .content_type = "", .model = "m" },
+                             .id = &w->id,
+                             .piece = on_piece,
+                             .done = on_done,
+                             .arg = w };
+
+    (void)serve_host_infer(w->host, &ask);
+}
+
 static void ask(struct world *w, struct shoal_view body)
 {
     struct serve_ask ask = { .job = w->job,
                              .head = { .path = "/x", .method = "POST", .content_type = "", .model = "m" },
                              .body = body,
+                             .timeout_ms = w->timeout_ms,
                              .id = &w->id,
+                             .handed = on_handed,
                              .done = on_done,
                              .arg = w };
 
@@ -313,6 +356,172 @@ static void test_a_turn_is_one_write_in_order(void **state)
     assert_string_equal(said, "infer 3 cancel 3 infer 4 ");
 }
 
+static void turns(struct world *w, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        (void)uv_run(&w->loop, UV_RUN_NOWAIT);
+}
+
+/* Its asker is gone: the answer is the kernel's to give, and nobody's to have (H2). */
+static void test_an_answer_to_what_was_cancelled_is_dropped(void **state)
+{
+    struct world *w = *state;
+
+    ask(w, shoal_view_text("one"));
+    turns(w, 2);
+    serve_host_cancel(w->host, w->id);
+    say_done(w, w->id, 10);
+    ask(w, shoal_view_text("two"));
+    say_done(w, w->id, 10);
+    assert_true(until(w, has_answer));
+    assert_int_equal(w->ended, 1);
+    assert_false(w->broken);
+}
+
+/* H4. */
+static void test_a_replica_that_is_stopped_is_handed_nothing_more(void **state)
+{
+    struct world *w = *state;
+    uint64_t first;
+    char said[200];
+
+    ask(w, shoal_view_text("one"));
+    first = w->id;
+    turns(w, 2);
+    assert_true(serve_host_drain(w->host, WORKER, SHOAL_S)); /* it has one in hand */
+    ask(w, shoal_view_text("two"));
+    assert_int_equal(w->ended, 1);
+    assert_int_equal(w->err, SHOAL_ERR_STALE);
+    turns(w, 2);
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "infer 1 ");
+    say_done(w, first, 10);
+    assert_true(until(w, has_answer));
+    assert_int_equal(w->drained, 1);
+}
+
+static void say_part(struct world *w, uint64_t id, size_t bytes)
+{
+    uint8_t *text = calloc(1, bytes + 64);
+    struct shoal_pack_writer p = shoal_pack_writer_init(text, bytes + 64);
+
+    assert_non_null(text);
+    shoal_pack_put_array(&p, 3);
+    shoal_pack_put_text(&p, "part");
+    shoal_pack_put_u64(&p, id);
+    assert_false(p.failed);
+    text[p.len] = 0xc6;
+    for (unsigned i = 0; i < 4; i++)
+        text[p.len + 1 + i] = (uint8_t)(bytes >> (24 - 8 * i));
+    say(w, text, p.len + 5 + bytes);
+    free(text);
+}
+
+static bool is_broken(const struct world *w) { return w->broken; }
+static bool has_a_window(const struct world *w) { return w->pieces >= SHOAL_INFER_WINDOW_BYTES; }
+
+/* H3. A window, and the piece that goes beyond; no more before it is told that some was passed on. */
+static void test_a_kernel_that_sends_beyond_its_window_is_ended(void **state)
+{
+    struct world *w = *state;
+
+    ask_for_pieces(w);
+    turns(w, 2);
+    for (unsigned i = 0; i < 2; i++)
+        say_part(w, w->id, SHOAL_INFER_WINDOW_BYTES / 2);
+    assert_true(until(w, has_a_window));
+    serve_host_more(w->host, w->id, SHOAL_INFER_WINDOW_BYTES);
+    for (unsigned i = 0; i < 2; i++)
+        say_part(w, w->id, SHOAL_INFER_WINDOW_BYTES / 2);
+    turns(w, 4);
+    assert_false(w->broken);
+    assert_int_equal(w->pieces, 2 * SHOAL_INFER_WINDOW_BYTES);
+    say_part(w, w->id, 1);
+    assert_true(until(w, is_broken));
+    assert_non_null(strstr(w->why, "beyond what it was told"));
+    assert_int_equal(w->pieces, 2 * SHOAL_INFER_WINDOW_BYTES);
+}
+
+/* Of those that wait the one whose time ends first is handed first; who comes later does not overtake them. */
+static void test_whose_time_ends_first_is_handed_first(void **state)
+{
+    static const uint32_t timeouts_ms[] = { 60000, 0, 30000, 60000 };
+    struct world *w = *state;
+    char said[200];
+
+    for (unsigned i = 0; i < 4; i++)
+        ask(w, shoal_view_text("fills the kernel"));
+    for (unsigned i = 0; i < 4; i++) {
+        w->timeout_ms = timeouts_ms[i];
+        ask(w, shoal_view_text("waits"));
+    }
+    turns(w, 2);
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "infer 1 infer 2 infer 3 infer 4 ");
+    w->asks_again = true; /* 9, when there is room for two, and three wait still */
+    say_ready_for(w, 6);
+    turns(w, 4);
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "infer 7 infer 5 ");
+    say_ready_for(w, 20);
+    turns(w, 4);
+    hear(w, said, sizeof(said));
+    assert_string_equal(said, "infer 8 infer 9 infer 6 "); /* 6 has all the time of the world */
+}
+
+/* Each is cancelled while it waits: the next has the room that it took. */
+static void test_the_room_of_what_is_cancelled_is_given_back(void **state)
+{
+    struct world *w = *state;
+    uint8_t *body = calloc(1, BODY_BYTES);
+
+    assert_non_null(body);
+    for (unsigned i = 0; i < 4; i++)
+        ask(w, shoal_view_text("fills the kernel"));
+    for (unsigned i = 0; i < SHOAL_SERVICE_QUEUE_BYTES_MAX / BODY_BYTES + 2; i++) {
+        ask(w, shoal_view_of(body, BODY_BYTES));
+        serve_host_cancel(w->host, w->id);
+    }
+    assert_int_equal(w->ended, 0);
+    assert_int_equal(serve_host_counts(w->host, w->job)->refused, 0);
+    free(body);
+}
+
+static bool was_tried(const struct world *w)
+{
+    struct world *mine = (struct world *)(uintptr_t)w;
+
+    if (mine->knocks < 0)
+        mine->knocks = accept(w->other, NULL, NULL);
+    return w->knocks >= 0;
+}
+
+/* Whoever listens under a kernel's name is another user: nothing is said to it. */
+static void test_a_socket_of_another_user_is_left_alone(void **state)
+{
+    struct world *w = *state;
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    char path[80];
+    uint8_t byte;
+
+    if (geteuid() != 0)
+        skip(); /* only root can be another user, too */
+    (void)snprintf(path, sizeof(path), "%s/o.sock", w->folder);
+    memcpy(name.sun_path, path, sizeof(path));
+    w->other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(w->other, (const struct sockaddr *)&name, sizeof(name)), 0);
+    assert_int_equal(seteuid(65534), 0);
+    assert_int_equal(listen(w->other, 4), 0);
+    assert_int_equal(seteuid(0), 0);
+    serve_host_start(w->host, w->job, WORKER + 1, 1, path, 0);
+    w->knocks = -1;
+    assert_true(until(w, was_tried));
+    assert_int_equal(recv(w->knocks, &byte, 1, MSG_DONTWAIT), 0); /* it was closed at once */
+    serve_host_end(w->host, WORKER + 1);
+    (void)close(w->knocks);
+    (void)close(w->other);
+}
+
 static void ask_and_end(uv_check_t *check)
 {
     struct world *w = check->data;
@@ -347,6 +556,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_the_room_for_a_large_answer_is_given_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_turn_is_one_write_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_was_to_be_written_to_a_kernel_that_ends_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_answer_to_what_was_cancelled_is_dropped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_replica_that_is_stopped_is_handed_nothing_more, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_kernel_that_sends_beyond_its_window_is_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_whose_time_ends_first_is_handed_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_room_of_what_is_cancelled_is_given_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_socket_of_another_user_is_left_alone, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
 
 #include "shoal/rand.h"
 
-#include "node/store/store_frame.h"
+#include "node/store/store_index.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -46,7 +46,7 @@ struct fixture {
     struct model want[GROUPS], got[GROUPS];
     size_t map_bytes, prefill_bytes;
     uint64_t done, done_index, done_token, done_term;
-    uint64_t read_first, read_last;
+    uint64_t read_first, read_last, read_term;
     unsigned fatals, stopped;
     char fatal[400];
     struct shoal_msg msg;
@@ -474,6 +474,7 @@ static void count_entry(void *arg, struct shoal_job_id id, const struct shoal_st
     if (f->read_first == 0)
         f->read_first = entry->index;
     f->read_last = entry->index;
+    f->read_term = entry->term;
     assert_true(bytes_match(id.bytes[9], entry));
 }
 
@@ -555,6 +556,108 @@ static void old_entries_are_trimmed_and_a_pinning_group_is_moved(void **state)
     reopen_and_compare(f);
     assert_int_equal(add(f, 3, 3, 2, 100, 5), SHOAL_OK); /* what was moved can be truncated */
     reopen_and_compare(f);
+}
+
+/* While the cleaner copies the pinning group's entries, that group writes its log anew: what was copied is not its log. */
+static void what_is_rewritten_while_it_is_moved_is_the_new_one(void **state)
+{
+    struct fixture *f = *state;
+    unsigned moved = 0;
+
+    open_store(f);
+    for (unsigned round = 0; round < 40; round++) {
+        uint64_t copied = shoal_store_stats(f->store)->frames_copied;
+        size_t count = 0;
+
+        assert_int_equal(add(f, 3, 2 * round + 1, 13, 100, 1), SHOAL_OK);
+        for (unsigned i = 0; i < 1200; i++)
+            assert_int_equal(add(f, 0, 1, 1, 500, 0), SHOAL_OK);
+        set_snapshot(f, 0, f->want[0].last, 1, 100, 0);
+        RUN_UNTIL(f, shoal_store_stats(f->store)->pending == 0 || shoal_store_stats(f->store)->frames_copied > copied);
+        moved += shoal_store_stats(f->store)->frames_copied > copied;
+        assert_int_equal(add(f, 3, 2 * round + 2, 13, 100, 1), SHOAL_OK); /* the copies are with the disk now */
+        settle(f);
+        f->read_first = 0;
+        f->read_term = 0;
+        assert_int_equal(shoal_store_read(f->store, group_id(3), 1, 14, SIZE_MAX, count_entry, f, &count), SHOAL_OK);
+        assert_int_equal(count, 13);
+        assert_int_equal(f->read_term, 2 * round + 2);
+        remove_group(f, 0);
+    }
+    assert_true(moved > 2);
+    reopen_and_compare(f);
+}
+
+static void no_snapshot_stays_behind_the_newest(void **state)
+{
+    struct fixture *f = *state;
+
+    open_store(f);
+    for (unsigned i = 1; i <= 60; i++) {
+        set_snapshot(f, 0, i, 1, 900000, 0);
+        settle(f);
+    }
+    assert_true(shoal_store_stats(f->store)->used_bytes < 8 * SHOAL_MIB);
+    reopen_and_compare(f);
+}
+
+static void what_waits_for_the_disk_is_bounded(void **state)
+{
+    struct fixture *f = *state;
+    enum shoal_err err = SHOAL_OK;
+    size_t taken = 0;
+
+    open_store(f);
+    while (err == SHOAL_OK && taken < 2 * SHOAL_STORE_PENDING_BYTES_MAX) { /* the loop hears of no end meanwhile */
+        err = add(f, 0, 1, 100, 9000, 0);
+        taken += err == SHOAL_OK ? 900000 : 0;
+    }
+    assert_int_equal(err, SHOAL_ERR_FULL);
+    assert_non_null(strstr(f->msg.text, "wait for the disk"));
+    assert_true(taken > SHOAL_STORE_PENDING_BYTES_MAX / 2);
+    settle(f);
+    assert_int_equal(add(f, 0, 1, 1, 100, 0), SHOAL_OK);
+    reopen_and_compare(f);
+}
+
+static void a_hard_row_that_has_changed_is_refused(void **state)
+{
+    struct group row = { .id = group_id(1), .term = 7, .snapshot = { .index = 3, .term = 2, .generation = 1 } }, back;
+    uint8_t bytes[HARD_ROW_MAX];
+    size_t len;
+
+    (void)state;
+    assert_int_equal(store_group_set_config(&row, shoal_view_text("config")), SHOAL_OK);
+    len = store_hard_encode(&row, bytes);
+    assert_int_equal(store_hard_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+    for (size_t bit = 0; bit < 8 * len; bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        assert_int_not_equal(store_hard_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    free(row.config);
+}
+
+static void a_log_with_a_hole_is_not_whole(void **state)
+{
+    static const struct {
+        uint64_t snapshot, first, second;
+        bool whole;
+    } rows[] = { { 0, 1, 3, true }, { 0, 1, 4, false }, { 2, 3, 5, true }, { 2, 4, 6, false }, { 2, 1, 3, true }, { 4, 1, 6, false } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct store_index index = { 0 };
+        struct group *group;
+
+        assert_int_equal(store_index_make(&index, group_id(1), &group), SHOAL_OK);
+        assert_int_equal(store_group_reserve(group, 2), SHOAL_OK);
+        group->snapshot.index = rows[i].snapshot;
+        store_group_append(&index, group, (struct span){ .first = rows[i].first, .seq = 1, .count = 2, .frames = 1 });
+        store_group_append(&index, group, (struct span){ .first = rows[i].second, .seq = 2, .count = 2, .frames = 1 });
+        assert_true(store_group_settle(&index, group) == rows[i].whole);
+        store_index_deinit(&index);
+    }
 }
 
 static void a_full_map_is_refused_and_can_be_emptied(void **state)
@@ -1017,6 +1120,11 @@ int main(void)
         CASE(a_removed_group_is_gone_and_may_come_again),
         CASE(a_range_is_read_back_within_its_bounds),
         CASE(old_entries_are_trimmed_and_a_pinning_group_is_moved),
+        CASE(what_is_rewritten_while_it_is_moved_is_the_new_one),
+        CASE(no_snapshot_stays_behind_the_newest),
+        CASE(what_waits_for_the_disk_is_bounded),
+        cmocka_unit_test(a_hard_row_that_has_changed_is_refused),
+        cmocka_unit_test(a_log_with_a_hole_is_not_whole),
         CASE(a_full_map_is_refused_and_can_be_emptied),
         CASE(random_lives_agree_with_the_model),
         CASE(what_is_too_big_is_refused),

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -206,6 +207,126 @@ static void only_a_file_that_is_not_there_is_removed(void **state)
     assert_int_equal(tree_forget(&f->host[0], author[0], 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
 }
 
+/* N3. What it noted before the power cut is another content: which one is whole is not known. */
+static void a_content_that_is_not_proven_has_no_number(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_version version;
+    bool fresh;
+
+    (void)prepared(f, 0, "one");
+    put(&f->host[0], "o");
+    assert_int_equal(tree_prepare(&f->host[0], author[0], true, 0, &version, &fresh), SHOAL_OK);
+    assert_int_equal(version.number, 0);
+    assert_false(fresh);
+    put(&f->host[0], "one");
+    assert_int_equal(tree_prepare(&f->host[0], author[0], true, 0, &version, &fresh), SHOAL_OK);
+    assert_int_equal(version.number, 1);
+}
+
+static void note_path(const struct tree_place *place, char path[TREE_ROOT_BYTES + 80])
+{
+    struct shoal_hash hash = shoal_hash_of(shoal_view_of((const uint8_t *)place->path, strlen(place->path)));
+    char hex[SHOAL_HASH_TEXT_BYTES];
+
+    shoal_hex_text(hash.bytes, 16, hex);
+    (void)snprintf(path, TREE_ROOT_BYTES + 80, "%.*s/%s", TREE_ROOT_BYTES - 1, place->notes, hex);
+}
+
+static void a_note_of_another_path_says_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_place *place = &f->host[0];
+    char from[TREE_ROOT_BYTES + 80], to[TREE_ROOT_BYTES + 80];
+    struct tree_version version;
+    bool fresh;
+
+    (void)prepared(f, 0, "changed once");
+    (void)prepared(f, 0, "one");
+    note_path(place, from);
+    (void)snprintf(place->path, sizeof(place->path), "other.pth");
+    note_path(place, to);
+    put(place, "one");
+    assert_int_equal(rename(from, to), 0);
+    assert_int_equal(tree_prepare(place, author[0], false, 0, &version, &fresh), SHOAL_OK);
+    assert_true(fresh);
+    assert_int_equal(version.number, 1);
+}
+
+/* N5. The second try finds what the first one left, where there are zeros now. */
+static void zeros_take_away_what_an_earlier_try_left(void **state)
+{
+    static char text[3 * 4096 + 1], zeros[3 * 4096 + 1];
+    struct fixture *f = *state;
+    struct tree_piece piece;
+    struct tree_version ours;
+    enum tree_outcome outcome;
+    struct stat facts;
+
+    memset(text, 'x', sizeof(text) - 1);
+    piece = prepared(f, 0, text);
+    piece.last = false;
+    piece.bytes = shoal_view_of((const uint8_t *)text, 4096);
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+    piece.offset = 4096;
+    piece.bytes.len = 2 * 4096;
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+    memcpy(zeros, text, 4096);
+    piece.version.bytes = sizeof(zeros) - 1;
+    piece.version.hash = shoal_hash_of(shoal_view_of((const uint8_t *)zeros, sizeof(zeros) - 1));
+    piece.bytes = shoal_view_of((const uint8_t *)zeros + 4096, 2 * 4096);
+    piece.last = true;
+    assert_int_equal(tree_take(&f->host[1], &piece, &outcome, &ours, &facts), SHOAL_OK);
+    assert_int_equal(facts.st_size, sizeof(zeros) - 1);
+}
+
+/* What the disk was told to keep, in the order of the calls: these stand before the C library's. */
+static ino_t flushed[64];
+static unsigned flushed_count;
+
+static int flush(int fd, long call)
+{
+    struct stat facts;
+
+    if (fstat(fd, &facts) == 0 && flushed_count < sizeof(flushed) / sizeof(flushed[0]))
+        flushed[flushed_count++] = facts.st_ino;
+    return (int)syscall(call, fd);
+}
+
+int fsync(int fd);
+int fdatasync(int fd);
+int fsync(int fd) { return flush(fd, SYS_fsync); }
+int fdatasync(int fd) { return flush(fd, SYS_fdatasync); }
+
+static bool was_flushed(ino_t file)
+{
+    for (unsigned i = 0; i < flushed_count; i++)
+        if (flushed[i] == file)
+            return true;
+    return false;
+}
+
+/* N4. Who is told that a piece was taken sends it to nobody again. */
+static void a_piece_of_a_log_is_flushed_before_it_counts(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece piece = { .log = true, .mode = 0600, .from = author[0], .bytes = shoal_view_of((const uint8_t *)"line\n", 5) };
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+    struct stat file, folder;
+
+    file_path(&f->host[1], path);
+    assert_int_equal(stat(f->host[1].root, &folder), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        piece.offset = 5 * i;
+        flushed_count = 0;
+        assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+        assert_int_equal(stat(path, &file), 0);
+        assert_int_equal(file.st_size, 5 * (i + 1));
+        assert_true(was_flushed(file.st_ino));
+        assert_true(was_flushed(folder.st_ino) == (i == 0)); /* its name, when it is made */
+    }
+}
+
 static void a_second_removal_has_the_first_ones_number(void **state)
 {
     struct fixture *f = *state;
@@ -227,6 +348,8 @@ int main(void)
         CASE(a_removal_takes_away_the_content_that_it_knows), CASE(an_older_content_does_not_come_back),
         CASE(what_is_newer_or_not_known_stays),               CASE(what_has_no_note_stays),
         CASE(only_a_file_that_is_not_there_is_removed),       CASE(a_second_removal_has_the_first_ones_number),
+        CASE(a_content_that_is_not_proven_has_no_number),     CASE(a_note_of_another_path_says_nothing),
+        CASE(zeros_take_away_what_an_earlier_try_left),       CASE(a_piece_of_a_log_is_flushed_before_it_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

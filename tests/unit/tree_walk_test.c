@@ -161,6 +161,33 @@ static void a_walk_ends_at_its_bounds(void **state)
     }
 }
 
+/* What lies in it is not known, so nothing may be taken for removed. Whoever reads everything becomes somebody else for that. */
+static void a_folder_that_cannot_be_read_is_not_empty(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_walk walk = unbounded();
+    char path[300];
+    bool all = geteuid() == 0;
+
+    make_file(f, "one", 1);
+    make_folder(f, "shut");
+    make_file(f, "shut/two", 1);
+    tree_walk(f->root, &walk);
+    assert_false(walk.blind);
+    tree_walk_deinit(&walk);
+    (void)snprintf(path, sizeof(path), "%s/shut", f->root);
+    assert_int_equal(chmod(path, 0), 0);
+    assert_int_equal(chmod(f->root, 0755), 0);
+    assert_int_equal(all ? seteuid(65534) : 0, 0);
+    walk = unbounded();
+    tree_walk(f->root, &walk);
+    assert_int_equal(all ? seteuid(0) : 0, 0);
+    assert_true(walk.blind);
+    assert_true(told(&walk, "one"));
+    tree_walk_deinit(&walk);
+    assert_int_equal(chmod(path, 0700), 0);
+}
+
 static void a_folder_that_is_not_there_is_empty(void **state)
 {
     struct tree_walk walk = unbounded();
@@ -178,6 +205,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_not_replicated_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(no_link_is_followed_and_no_pipe_is_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_walk_ends_at_its_bounds, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_read_is_not_empty, setup, teardown),
         cmocka_unit_test(a_folder_that_is_not_there_is_empty),
     };
 
