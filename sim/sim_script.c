@@ -160,7 +160,7 @@ static void read_submit(struct reader *r, size_t i)
     c->script = script;
     range = word(r, i + 3);
     if (sscanf(range, "%u..%u", &c->workers_min, &c->workers_max) != 2)
-        c->workers_min = c->workers_max = (uint32_t)number(r, i + 3, SHOAL_RANKS_MAX);
+        c->workers_min = c->workers_max = (uint32_t)number(r, i + 3, SHOAL_JOB_WORKERS_MAX);
     if (!script && strchr(range, '.') == NULL)
         c->workers_min = 1;
     c->number = number(r, i + 5, 100000);
@@ -283,7 +283,7 @@ static void read_expect(struct reader *r, size_t at)
         wrong(r, "%s is no state of a job", word(r, i + 2));
     } else {
         c = command(r, strcmp(word(r, i + 1), "shrinks") == 0 ? SIM_EXPECT_SHRINKS : SIM_EXPECT_ENGINES);
-        c->number = number(r, i, SHOAL_RANKS_MAX);
+        c->number = number(r, i, SHOAL_JOB_WORKERS_MAX);
         if (c->verb == SIM_EXPECT_ENGINES && strcmp(word(r, i + 1), "engines") != 0)
             wrong(r, "expected: N engines, N shrinks, finished, archived N, gap TIME, or job N STATE");
     }

@@ -97,7 +97,7 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     worker->silent = worker->unheard = 0;
     worker->silent_ns = worker->entered_ns = sim->now_ns;
     worker->broken = 0;
-    memcpy(worker->last_epoch, epoch, sizeof(*epoch));
+    shoal_worker_epoch_copy(worker->last_epoch, epoch);
     if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
         worker->applied = worker->complete = epoch->decided_step;
         if (word > job->newest_epoch)

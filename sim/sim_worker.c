@@ -264,14 +264,14 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
         m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch),
                                                   .applied_step = worker->applied,
                                                   .complete_step = worker->complete,
-                                                  .broken = worker->broken };
+                                                  .broken = { { worker->broken } } };
         if (worker->closed)
             say(host, worker, m);
         return;
     case SIM_WORK_UNHEARD:
         m = fresh(host->sim, SHOAL_WORKER_UNHEARD);
         m->unheard =
-            (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = worker->unheard };
+            (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = { { worker->unheard } } };
         if (!worker->closed)
             say(host, worker, m);
         return;

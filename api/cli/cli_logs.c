@@ -16,7 +16,7 @@
 
 #include "shoal/banned.h"
 
-#define SOURCES_MAX (1 + SHOAL_RANKS_MAX) /* the driver and its workers */
+#define SOURCES_MAX (1 + SHOAL_JOB_WORKERS_MAX) /* the driver and its workers */
 #define FAILURES_MAX 20u
 #define TRIM_BYTES ((size_t)4 << 20)
 
@@ -296,7 +296,7 @@ static int find_sources(struct cli *cli, struct logs *logs)
         add_rank(logs, 0);
         return SHOAL_EXIT_OK;
     }
-    if (!cli_number(cli, "rank", 0, SHOAL_RANKS_MAX - 1, &number))
+    if (!cli_number(cli, "rank", 0, SHOAL_JOB_WORKERS_MAX - 1, &number))
         return SHOAL_EXIT_USAGE;
     add_rank(logs, number);
     return SHOAL_EXIT_OK;

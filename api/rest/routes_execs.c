@@ -503,7 +503,7 @@ static void handle_executor_log(struct http_request *request)
     unsigned long task = strtoul(request->params[1], &end, 10);
 
     if (request->params[1][0] < '0' || request->params[1][0] > '9' || *end != '\0' || task < 1 ||
-        task > SHOAL_RANKS_MAX)
+        task > SHOAL_JOB_WORKERS_MAX)
         http_respond_error(request, 400, "executor: \"%.40s\" is not a worker's number from 1 on", request->params[1]);
     else
         task_log(request, (unsigned)task, request->params[2]);

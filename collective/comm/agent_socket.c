@@ -191,8 +191,7 @@ static void on_epoch(struct shoal_comm *comm, const struct shoal_worker_epoch *e
     if (!comm->planned || epoch->call != comm->plan.call || word <= comm->seen_epoch ||
         (comm->next_valid && word <= shoal_epoch_word(comm->next->epoch)))
         return; /* older than what I know, or of another call */
-    memcpy(comm->next, epoch, offsetof(struct shoal_worker_epoch, members));
-    memcpy(comm->next->members, epoch->members, epoch->member_count * sizeof(epoch->members[0]));
+    shoal_worker_epoch_copy(comm->next, epoch);
     comm->next_valid = true;
     if (atomic_load(&comm->open))
         epoch_close_locked(comm); /* a newer epoch ends mine, whether the revoke was seen or not */

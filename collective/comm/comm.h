@@ -19,6 +19,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "shoal/collective.h"
 #include "shoal/collective_update.h"
@@ -207,8 +209,9 @@ struct shoal_comm {
     size_t address_len;
     struct shoal_worker_closed closed;
     struct shoal_worker_unheard unheard;
-    _Atomic uint64_t lost_links; /* of the epoch: members to which the connection broke, or that say nothing; bit by
-                                    rank */
+    struct {
+        _Atomic uint64_t words[SHOAL_RANKS_WORDS];
+    } lost_links; /* of the epoch: members to which the connection broke, or that say nothing; as struct shoal_ranks */
     struct shoal_worker_done done;
     struct shoal_worker_failed *failed;
     struct shoal_worker_snapshot *snapshot;
@@ -378,6 +381,8 @@ void fabric_leave(struct shoal_comm *comm);
 bool fabric_turn(struct shoal_comm *comm);
 /* The result of the last turn, whichever thread took it. */
 bool fabric_is_broken(const struct shoal_comm *comm);
+/* The members that `lost_links` names. */
+struct shoal_ranks fabric_lost(const struct shoal_comm *comm);
 /* Like fabric_turn, but gives up when another thread is at it. */
 void fabric_try_turn(struct shoal_comm *comm);
 /* Sleep until something arrives or `ms` pass. */
@@ -410,9 +415,7 @@ struct exchange {
     float divisor;          /* 0: none; with several hosts it may be known late, see `ready` */
     const uint32_t *begins; /* by rank: the leaves that it holds */
     const uint32_t *ends;
-    struct exchange_input inputs[SHOAL_RANKS_MAX * TREE_NODES_MAX]; /* of my host, ascending */
     uint32_t input_count;
-    uint8_t *into[SHOAL_RANKS_MAX]; /* the result goes to each */
     uint32_t into_count;
     uint64_t op; /* in the tags */
     enum fabric_kind partial_kind;
@@ -425,7 +428,12 @@ struct exchange {
     uint64_t digest; /* out; in: of that */
     /* Called until it is true, before the first final sum: with several hosts the divisor comes with the tuples. */
     bool (*ready)(struct shoal_comm *comm, struct exchange *exchange);
+    /* not cleared between two exchanges */
+    uint8_t *into[SHOAL_RANKS_MAX]; /* the result goes to each */
+    struct exchange_input inputs[SHOAL_RANKS_MAX * TREE_NODES_MAX]; /* of my host, ascending */
 };
+/* All but the arrays, of which only what is counted is read: a collective of few pays for few. */
+static inline void exchange_clear(struct exchange *exchange) { memset(exchange, 0, offsetof(struct exchange, into)); }
 enum shoal_err exchange_run(struct shoal_comm *comm, struct exchange *exchange);
 /* In a host: [begin, end) of my slice alone. */
 enum shoal_err exchange_part(struct shoal_comm *comm, struct exchange *exchange, uint64_t begin, uint64_t end);

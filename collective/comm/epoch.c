@@ -21,10 +21,9 @@ static void report_closed(struct shoal_comm *comm, struct shoal_epoch id)
 {
     comm->closed = (struct shoal_worker_closed){ .epoch = id,
                                                  .applied_step = atomic_load(&comm->applied),
-                                                 .complete_step = atomic_load(&comm->complete),
-                                                 .broken = id.e == comm->epoch.id.e && id.k == comm->epoch.id.k
-                                                               ? atomic_load(&comm->lost_links)
-                                                               : 0 };
+                                                 .complete_step = atomic_load(&comm->complete) };
+    if (id.e == comm->epoch.id.e && id.k == comm->epoch.id.k)
+        comm->closed.broken = fabric_lost(comm);
     agent_tell(comm, FACT_CLOSED);
 }
 
@@ -227,7 +226,8 @@ static enum shoal_err adopt(struct shoal_comm *comm)
     }
     build_epoch(comm, next, (uint32_t)rank);
     comm->agent.known &= ~(uint32_t)FACT_UNHEARD;
-    atomic_store(&comm->lost_links, 0);
+    for (uint32_t i = 0; i < SHOAL_RANKS_WORDS; i++)
+        atomic_store(&comm->lost_links.words[i], 0);
     comm->agent.unsent &= comm->agent.known;
     records_ack(&comm->records, next->records_acked);
     comm->records.sent = comm->records.acked;
@@ -270,9 +270,8 @@ static enum shoal_err fetch_local(struct shoal_comm *comm)
            arena->layout.block_bytes);
     if (arena->layout.vector_bytes > 0) {
         struct arena_part parts[SHOAL_RANKS_MAX];
-        uint32_t count = source->words->map_count < SHOAL_RANKS_MAX ? source->words->map_count : SHOAL_RANKS_MAX;
+        uint32_t count = arena_said_map(arena, source->slot, parts);
 
-        memcpy(parts, source->words->map, count * sizeof(parts[0]));
         err = arena_compose(arena, parts, count, &comm->msg);
     }
     return err;

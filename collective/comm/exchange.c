@@ -257,10 +257,10 @@ struct owned {
 struct between {
     struct part parts[REMOTE_NODES_MAX];
     uint32_t part_count;
-    uint32_t outgoing_count;
-    struct outgoing outgoing[SHOAL_RANKS_MAX];
     struct owned owned;
     bool ready;
+    uint32_t outgoing_count;
+    struct outgoing outgoing[SHOAL_RANKS_MAX]; /* cleared for as many as there are members */
 };
 
 static uint64_t chunk_size(uint64_t begin, uint64_t end)
@@ -537,7 +537,9 @@ static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *excha
         requests_done(comm, owned->sends[owned->summed % WINDOW], comm->epoch.hosts) &&
         requests_done(comm, owned->receives[owned->summed % WINDOW], owned->remote_count))
         err = owned_sum(comm, exchange, owned);
-    *over = owned->summed == owned->chunks && requests_done(comm, &owned->sends[0][0], WINDOW * SHOAL_RANKS_MAX);
+    *over = owned->summed == owned->chunks;
+    for (uint32_t i = 0; i < WINDOW && *over; i++)
+        *over = requests_done(comm, owned->sends[i], comm->epoch.hosts);
     return err;
 }
 
@@ -607,7 +609,7 @@ static enum shoal_err run_between(struct shoal_comm *comm, struct exchange *exch
         comm->between = malloc(sizeof(*comm->between));
     if (comm->between == NULL)
         return comm_fail(comm, SHOAL_ERR_FULL, "no memory for an exchange between hosts");
-    memset(comm->between, 0, sizeof(*comm->between));
+    memset(comm->between, 0, offsetof(struct between, outgoing) + comm->epoch.size * sizeof(comm->between->outgoing[0]));
     if (exchange->bytes > 0) {
         err = plan_parts(comm, exchange, comm->between);
         if (err == SHOAL_OK)

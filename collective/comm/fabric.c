@@ -24,6 +24,8 @@
 
 #include "shoal/banned.h"
 
+#define SMALL_RANKS 64u /* members of an epoch whose tags are as they always were */
+_Static_assert(SHOAL_RANKS_MAX <= 1024, "a rank fits the 10 bits of a tag");
 #define SERVE_WINDOW 4u
 #define BEAT_LOOK_NS (25 * SHOAL_MS)
 #define PATH_LOOK_NS (250 * SHOAL_MS)
@@ -81,7 +83,7 @@ struct fabric {
     uint64_t completed_in[SHOAL_RANKS_MAX];
     struct beat beats[SHOAL_RANKS_MAX];
     uint64_t beat_word;                  /* sent */
-    uint64_t unheard;                    /* as said */
+    struct shoal_ranks unheard;          /* as said */
     uint64_t beat_look_ns, beat_send_ns; /* the last ones */
     uint64_t path_look_ns;               /* whether what was sent arrives */
     uint64_t silent_ns; /* a link that had stood said nothing for long; 0: none did. Kept over epochs */
@@ -159,6 +161,9 @@ uint64_t fabric_tag(const struct shoal_comm *comm, enum fabric_kind kind, uint32
 {
     uint64_t epoch = (uint64_t)(comm->epoch.id.e & 0x3ff) << 6 | (comm->epoch.id.k & 0x3f);
 
+    if (comm->epoch.size > SMALL_RANKS) /* every member counts the same */
+        return epoch << 48 | (uint64_t)(source & 0x3ff) << 38 | (uint64_t)kind << 34 | (op & 0xfffff) << 14 |
+               (chunk & 0x3fff);
     return epoch << 48 | (uint64_t)(source & 0x3f) << 42 | (uint64_t)kind << 38 | (op & 0xffffff) << 14 |
            (chunk & 0x3fff);
 }
@@ -265,6 +270,20 @@ static void beat_receive(struct shoal_comm *comm, uint32_t rank)
     beat->receive = fabric_recv(comm, fabric_tag(comm, FABRIC_BEAT, rank, 0, 0), &beat->word, sizeof(beat->word));
 }
 
+static void lost_add(struct shoal_comm *comm, uint32_t rank)
+{
+    (void)atomic_fetch_or(&comm->lost_links.words[rank / 64], 1ull << rank % 64);
+}
+
+struct shoal_ranks fabric_lost(const struct shoal_comm *comm)
+{
+    struct shoal_ranks lost;
+
+    for (uint32_t i = 0; i < SHOAL_RANKS_WORDS; i++)
+        lost.words[i] = atomic_load(&comm->lost_links.words[i]);
+    return lost;
+}
+
 static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
 {
     struct fabric *fabric = comm->fabric;
@@ -284,7 +303,7 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
     err = comm->transport_ops->connect(comm->transport, &to);
 
     if (err != SHOAL_OK) {
-        (void)atomic_fetch_or(&comm->lost_links, 1ull << rank);
+        lost_add(comm, rank);
         return err;
     }
     fabric->out[rank] =
@@ -371,7 +390,8 @@ void fabric_leave(struct shoal_comm *comm)
     memset(fabric->greet_receives, 0, sizeof(fabric->greet_receives));
     memset(fabric->serving, 0, sizeof(fabric->serving));
     memset(fabric->beats, 0, sizeof(fabric->beats));
-    fabric->beat_look_ns = fabric->beat_send_ns = fabric->unheard = 0;
+    fabric->beat_look_ns = fabric->beat_send_ns = 0;
+    fabric->unheard = (struct shoal_ranks){ 0 };
     memset(&fabric->world, 0, sizeof(fabric->world));
     memset(&fabric->completed, 0, sizeof(fabric->completed));
     (void)pthread_mutex_unlock(&comm->fabric_lock);
@@ -441,9 +461,9 @@ static void beat_one(struct shoal_comm *comm, uint32_t rank, uint64_t now, bool 
                                  &comm->fabric->beat_word, sizeof(comm->fabric->beat_word));
 }
 
-static void say_unheard(struct shoal_comm *comm, uint64_t ranks)
+static void say_unheard(struct shoal_comm *comm, struct shoal_ranks ranks)
 {
-    if (ranks == comm->fabric->unheard)
+    if (shoal_ranks_equal(&ranks, &comm->fabric->unheard))
         return;
     comm->fabric->unheard = ranks;
     (void)pthread_mutex_lock(&comm->lock);
@@ -474,7 +494,7 @@ static void beat_turn(struct shoal_comm *comm)
     bool late = now >= fabric->beat_look_ns + 4 * BEAT_LOOK_NS;
     bool send = now >= fabric->beat_send_ns + SHOAL_BEAT_NS;
     bool look = comm->transport_ops->look != NULL && now >= fabric->path_look_ns + PATH_LOOK_NS;
-    uint64_t unheard = 0, lost = 0;
+    struct shoal_ranks unheard = { 0 }, lost = { 0 };
 
     if (now < fabric->beat_look_ns + BEAT_LOOK_NS)
         return;
@@ -490,11 +510,11 @@ static void beat_turn(struct shoal_comm *comm)
             beat->heard_ns += now - fabric->beat_look_ns;
         beat_one(comm, rank, now, send);
         if (now > beat->heard_ns + limit)
-            unheard |= 1ull << rank;
+            shoal_ranks_add(&unheard, rank);
         if (now > beat->heard_ns + broken_ns(comm, rank) / 2)
-            lost |= 1ull << rank;
+            shoal_ranks_add(&lost, rank);
         if (look)
-            comm->transport_ops->look(comm->transport, rank, (lost >> rank & 1) != 0);
+            comm->transport_ops->look(comm->transport, rank, shoal_ranks_has(&lost, rank));
         if (now > beat->heard_ns + broken_ns(comm, rank)) {
             (void)comm_fail(comm, SHOAL_ERR_UNREACHABLE, "connection with rank %u: nothing came for %u s", rank,
                             (unsigned)(broken_ns(comm, rank) / SHOAL_S));
@@ -502,7 +522,8 @@ static void beat_turn(struct shoal_comm *comm)
             fabric->silent_ns = fabric->greeted[rank] ? now : fabric->silent_ns;
         }
     }
-    atomic_store(&comm->lost_links, lost);
+    for (uint32_t i = 0; i < SHOAL_RANKS_WORDS; i++)
+        atomic_store(&comm->lost_links.words[i], lost.words[i]);
     fabric->beat_look_ns = now;
     if (send)
         fabric->beat_send_ns = now;
@@ -520,7 +541,10 @@ bool fabric_turn(struct shoal_comm *comm)
     if (comm->transport_ops->progress(comm->transport) > 0)
         atomic_store(&comm->fabric_moved, true);
     if (comm->transport_ops->failed(comm->transport, &comm->msg)) {
-        (void)atomic_fetch_or(&comm->lost_links, comm->transport_ops->lost(comm->transport));
+        struct shoal_ranks lost = comm->transport_ops->lost(comm->transport);
+
+        for (uint32_t i = 0; i < SHOAL_RANKS_WORDS; i++)
+            (void)atomic_fetch_or(&comm->lost_links.words[i], lost.words[i]);
         fabric->broken = true;
     }
     for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {
@@ -547,10 +571,14 @@ void fabric_try_turn(struct shoal_comm *comm)
     if (comm->fabric == NULL || pthread_mutex_trylock(&comm->fabric_lock) != 0)
         return;
     if (!fabric_turn(comm)) {
-        if (!comm->finished)
+        if (!comm->finished) {
             epoch_close(comm);
-        else /* peers that were released close their connections; one whose host is lost ships no records any more */
-            say_unheard(comm, comm->fabric->unheard | atomic_load(&comm->lost_links));
+        } else { /* peers that were released close their connections; one whose host is lost ships no records any more */
+            struct shoal_ranks ranks = fabric_lost(comm);
+
+            shoal_ranks_join(&ranks, &comm->fabric->unheard);
+            say_unheard(comm, ranks);
+        }
     }
     (void)pthread_mutex_unlock(&comm->fabric_lock);
 }

@@ -47,15 +47,16 @@ static enum shoal_err reduce_in_place(struct shoal_comm *comm, uint64_t at, uint
 
     if (err != SHOAL_OK)
         return err;
-    *exchange = (struct exchange){ .type = reduce_sum_type(op->type),
-                                   .reduction = op->reduction == SHOAL_MEAN ? SHOAL_SUM : op->reduction,
-                                   .bytes = bytes,
-                                   .v_count = epoch->size,
-                                   .begins = begins,
-                                   .ends = ends,
-                                   .op = comm->op,
-                                   .partial_kind = FABRIC_OP_PARTIAL,
-                                   .result_kind = FABRIC_OP_RESULT };
+    exchange_clear(exchange);
+    exchange->type = reduce_sum_type(op->type);
+    exchange->reduction = op->reduction == SHOAL_MEAN ? SHOAL_SUM : op->reduction;
+    exchange->bytes = bytes;
+    exchange->v_count = epoch->size;
+    exchange->begins = begins;
+    exchange->ends = ends;
+    exchange->op = comm->op;
+    exchange->partial_kind = FABRIC_OP_PARTIAL;
+    exchange->result_kind = FABRIC_OP_RESULT;
     exchange->into[exchange->into_count++] = arena_mine(&comm->arena) + at;
     for (uint32_t rank = 0; rank < epoch->size; rank++) {
         begins[rank] = rank;

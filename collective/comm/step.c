@@ -481,18 +481,17 @@ void step_exchange(struct shoal_comm *comm, struct exchange *exchange)
     const struct step_state *state = &comm->step;
     bool vector = state->step.kind == SHOAL_STEP_TRAIN && !state->kept;
 
-    *exchange = (struct exchange){
-        .type = SHOAL_FLOAT32,
-        .bytes = vector ? comm->arena.layout.sum_elems * sizeof(float) : 0,
-        .v_count = state->step.v_count,
-        .into_count = 1,
-        .op = state->step.step,
-        .partial_kind = FABRIC_PARTIAL,
-        .result_kind = FABRIC_RESULT,
-        .want_digest = true,
-        .update = vector,
-        .may_fault = true,
-    };
+    exchange_clear(exchange);
+    exchange->type = SHOAL_FLOAT32;
+    exchange->bytes = vector ? comm->arena.layout.sum_elems * sizeof(float) : 0;
+    exchange->v_count = state->step.v_count;
+    exchange->into_count = 1;
+    exchange->op = state->step.step;
+    exchange->partial_kind = FABRIC_PARTIAL;
+    exchange->result_kind = FABRIC_RESULT;
+    exchange->want_digest = true;
+    exchange->update = vector;
+    exchange->may_fault = true;
     exchange->into[0] = arena_mine(&comm->arena) + comm->arena.layout.result_at;
     if (vector)
         add_inputs(comm, exchange);

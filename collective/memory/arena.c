@@ -224,6 +224,16 @@ static bool same_parts(const struct arena *arena, const struct arena_part *parts
     return true;
 }
 
+uint32_t arena_said_map(const struct arena *arena, uint32_t slot, struct arena_part parts[SHOAL_RANKS_MAX])
+{
+    uint32_t count = arena->words[slot]->map_count;
+
+    count = count < SHOAL_RANKS_MAX ? count : SHOAL_RANKS_MAX;
+    for (uint32_t i = 0; i < count; i++)
+        parts[i] = *arena_map_part(arena, slot, i);
+    return count;
+}
+
 enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts, uint32_t count, struct shoal_msg *msg)
 {
     struct arena_words *words = arena_my_words(arena);
@@ -243,7 +253,7 @@ enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts
         if (map_at(arena, arena->map + parts[i].begin, at, bytes) == NULL)
             return shoal_fail(msg, SHOAL_ERR_FULL, "cannot map a slice of the result: %s", strerror(errno));
         arena->map_parts[i] = parts[i];
-        words->map[i] = parts[i];
+        *arena_map_part(arena, arena->slot, i) = parts[i];
     }
     arena->map_count = count;
     words->map_count = count;

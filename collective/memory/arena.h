@@ -1,6 +1,6 @@
 /* The host arena: one memfd for all workers of a job on a host.
  *
- *   | head | words of slot 0 | ... | words of slot 63 |  region of slot 0  |  region of slot 1  | ...
+ *   | head | words of slot 0 | ... | words of slot 63 | their maps |  region of slot 0  |  region of slot 1  | ...
  *                                                      contribution, world, commit blocks | partial sums | work |
  *                                                      result | stage | scratch | new weights and state, twice
  *
@@ -27,6 +27,8 @@
 #define ARENA_VERSION 1u
 #define ARENA_PAGE 4096u
 #define ARENA_REGIONS_AT (1024u * 1024u)
+#define ARENA_MAP_FIRST 64u          /* parts of a result map that lie in the words; the others have a page of their own: */
+#define ARENA_MAP_AT (512u * 1024u)  /* one for each slot */
 #define ARENA_STAGE_BYTES (512u * 1024u) /* of one of the two staging buffers */
 
 struct arena_head {
@@ -106,7 +108,7 @@ struct arena_words {
     uint64_t committed_step; /* of the commit block and the result map */
     uint32_t map_count;
     uint32_t pad5;
-    struct arena_part map[SHOAL_RANKS_MAX];
+    struct arena_part map[ARENA_MAP_FIRST]; /* those beyond: arena_map_part() */
     struct arena_chunk chunk[2];
     uint32_t node_count;
     struct arena_node nodes[ARENA_NODES_MAX];
@@ -134,7 +136,9 @@ struct arena_words {
     _Atomic uint64_t update_begun; /* turn: what was two turns before is being overwritten */
 };
 _Static_assert(sizeof(struct arena_words) <= ARENA_PAGE, "the words of a worker fit a page");
-_Static_assert((SHOAL_SLOTS_MAX + 1) * ARENA_PAGE <= ARENA_REGIONS_AT, "all words lie before the regions");
+_Static_assert((SHOAL_SLOTS_MAX + 1) * ARENA_PAGE <= ARENA_MAP_AT, "all words lie before the maps");
+_Static_assert(ARENA_MAP_AT + SHOAL_SLOTS_MAX * ARENA_PAGE <= ARENA_REGIONS_AT, "all maps lie before the regions");
+_Static_assert((SHOAL_RANKS_MAX - ARENA_MAP_FIRST) * sizeof(struct arena_part) <= ARENA_PAGE, "the rest of a map fits a page");
 
 struct arena_tuple {
     uint64_t id_low;
@@ -220,6 +224,17 @@ static inline uint64_t arena_update_at(const struct arena_layout *layout, uint64
 {
     return layout->update_at + ((turn & 1) * layout->update_vectors + i) * layout->vector_bytes;
 }
+
+/* Part `i` of the result map of the worker in `slot`. */
+static inline struct arena_part *arena_map_part(const struct arena *arena, uint32_t slot, uint32_t i)
+{
+    uint8_t *page = (uint8_t *)arena->head + ARENA_MAP_AT + slot * (size_t)ARENA_PAGE;
+
+    return i < ARENA_MAP_FIRST ? &arena->words[slot]->map[i]
+                               : (struct arena_part *)(void *)page + (i - ARENA_MAP_FIRST);
+}
+/* Copy that map; returns its number of parts. */
+uint32_t arena_said_map(const struct arena *arena, uint32_t slot, struct arena_part parts[SHOAL_RANKS_MAX]);
 
 static inline uint8_t *arena_mine(const struct arena *arena) { return arena->regions[arena->slot]; }
 static inline struct arena_words *arena_my_words(const struct arena *arena) { return arena->words[arena->slot]; }

@@ -10,7 +10,7 @@
 
 #define LISTENERS_MAX 4u
 /* One of each member, and of strangers what may be (I4); one more place is always free for the next that comes. */
-#define SILENT_MAX 32u
+#define SILENT_MAX SHOAL_RANKS_MAX /* members on a busy host connect all at once, and say their preambles later */
 #define SILENT_NS SHOAL_S
 #define HELD_MAX (2u * SHOAL_RANKS_MAX)
 #define SHAKEN_EACH 2u

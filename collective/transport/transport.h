@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "shoal/error.h"
+#include "shoal/ranks.h"
 
 struct transport;
 struct transport_request;
@@ -53,7 +54,7 @@ struct transport_ops {
     bool (*arm)(struct transport *transport);
     bool (*failed)(const struct transport *transport, struct shoal_msg *msg);
     /* To whom the connections led that failed: bit by rank. 0: none did, or it is not known. */
-    uint64_t (*lost)(const struct transport *transport);
+    struct shoal_ranks (*lost)(const struct transport *transport);
     /* My connection to that rank stands: its kernel has answered, whatever its process is in. */
     bool (*connected)(const struct transport *transport, uint32_t rank);
     /* Looks whether what I sent to that rank arrives, for the next connection to its address to be made so that it does;

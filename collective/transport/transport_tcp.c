@@ -10,9 +10,10 @@
  * I2. Bytes go straight from the socket into the memory of the receive that was posted for their tag; what nobody has
  *     asked for yet is put aside, up to a bound, and then left in the socket.
  * I3. Only the named interfaces are bound.
- * I4. Who has not said a whole preamble is a stranger: it has SILENT_NS for it and one of SILENT_MAX places, and the oldest
- *     of them goes for the next. Of those that are early, HELD_MAX have a place, and the address that has most of them
- *     gives up its oldest. So strangers take no place from members, whose preamble comes with their connection.
+ * I4. Who has not said a whole preamble is a stranger, a member on a busy host too: it has SILENT_NS for it and one of
+ *     SILENT_MAX places, as many as members, and the oldest of them goes for the next. Of those that are early, HELD_MAX
+ *     have a place, and the address that has most of them gives up its oldest. So strangers take no place from members,
+ *     whose preamble comes soon after their connection.
  * I5. A connection is sealed if either side wants it. Who wants it shows its token to nobody and hears no open one.
  * I6. A sealed connection is its rank's only when its first record was opened: a handshake can be replayed, it proves
  *     nothing. Until then a rank may have SHAKEN_EACH of them. What a record holds counts when its tag was checked.
@@ -483,9 +484,13 @@ static bool tcp_failed(const struct transport *t, struct shoal_msg *msg)
     return t->failed;
 }
 
-static uint64_t tcp_lost(const struct transport *t)
+static struct shoal_ranks tcp_lost(const struct transport *t)
 {
-    return t->failed && t->failed_rank < SHOAL_RANKS_MAX ? 1ull << t->failed_rank : 0;
+    struct shoal_ranks lost = { 0 };
+
+    if (t->failed && t->failed_rank < SHOAL_RANKS_MAX)
+        shoal_ranks_add(&lost, t->failed_rank);
+    return lost;
 }
 
 static bool tcp_connected(const struct transport *t, uint32_t rank) { return t->out[rank].connected; }

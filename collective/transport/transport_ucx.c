@@ -60,7 +60,7 @@ struct transport {
     bool failed;
     ucx_status failure;
     uint32_t failed_peer;
-    uint64_t lost;             /* by rank */
+    struct shoal_ranks lost;
     uint64_t undrained;        /* requests that did not end in a reset; must stay 0 */
     uint16_t ports[PORTS_MAX]; /* where it listens, in network order */
     uint32_t port_count;
@@ -290,7 +290,7 @@ static void on_error(void *arg, void *ep, ucx_status status)
     connection->transport->failed = true;
     connection->transport->failure = status;
     connection->transport->failed_peer = connection->peer;
-    connection->transport->lost |= 1ull << connection->peer;
+    shoal_ranks_add(&connection->transport->lost, connection->peer);
 }
 
 static enum shoal_err ucx_connect(struct transport *t, const struct transport_peer *peer)
@@ -451,7 +451,7 @@ static bool ucx_failed(const struct transport *t, struct shoal_msg *msg)
     return t->failed;
 }
 
-static uint64_t ucx_lost(const struct transport *t) { return t->lost; }
+static struct shoal_ranks ucx_lost(const struct transport *t) { return t->lost; }
 
 /* It does not say: a connection counts as standing until it fails. */
 static bool ucx_connected(const struct transport *t, uint32_t rank)
@@ -534,7 +534,7 @@ static void ucx_reset(struct transport *t, uint64_t stale_tag, uint64_t stale_ma
     }
     drop_unexpected(t, stale_tag, stale_mask);
     t->failed = false;
-    t->lost = 0;
+    t->lost = (struct shoal_ranks){ 0 };
 }
 
 static void ucx_destroy(struct transport *t)

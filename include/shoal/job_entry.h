@@ -29,7 +29,7 @@ enum shoal_job_entry_kind {
 };
 
 /* Workers of one PLACE entry. */
-#define SHOAL_PLACE_MAX SHOAL_RANKS_MAX
+#define SHOAL_PLACE_MAX SHOAL_JOB_WORKERS_MAX
 
 /* The end of one placement of a task. */
 struct shoal_task_end {

@@ -80,7 +80,11 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_WARM_ANSWER_NS (5 * SHOAL_S)
 /* The variables that an interpreter reads while it starts, and its own name. A longer text starts cold. */
 #define SHOAL_WARM_KEY_BYTES 8192
-#define SHOAL_RANKS_MAX 64
+/* Members of a communicator: ranks of one epoch, on two hosts or more beyond the slots of one. */
+#define SHOAL_RANKS_MAX 128
+/* Workers of one job. Its leader keeps who could not reach whom as bits of a word, and an agent of the version before takes no
+ * larger epoch. */
+#define SHOAL_JOB_WORKERS_MAX 64
 /* Collectives of a communicator that were started and are not waited for: a model's buckets, not its parameters. */
 #define SHOAL_OPS_MAX 64
 /* A call of NCCL that makes or changes a communicator, until it is given up and host memory is used: some 100 ms in a host, and
@@ -114,7 +118,8 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_LEASE_FROZEN_BEFORE_NS (SHOAL_LEASE_NS - SHOAL_LEASE_FREEZE_NS)
 #define SHOAL_LEASE_KILLED_AFTER_NS (SHOAL_LEASE_KILL_NS - SHOAL_LEASE_FROZEN_BEFORE_NS)
 _Static_assert(SHOAL_LEASE_FREEZE_NS < SHOAL_LEASE_NS, "a worker stands still before its slot can go to another");
-_Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a word");
+_Static_assert(SHOAL_JOB_WORKERS_MAX <= 64, "members of a job's epoch fit the bits of a word");
+_Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are members of one communicator");
 /* Virtual workers of a job (the sync interval): 64 for each of 64 workers. The tree over them has 12 levels. */
 #define SHOAL_VIRTUAL_MAX 4096
 

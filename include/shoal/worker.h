@@ -31,12 +31,15 @@
 #define SHOAL_WORKER_H
 
 #include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "shoal/ids.h"
 #include "shoal/limits.h"
+#include "shoal/ranks.h"
 
 /* 2: CLOSED says which links broke. */
-#define SHOAL_WORKER_VERSION 2
+#define SHOAL_WORKER_VERSION 3
 #define SHOAL_WORKER_OLDEST 1 /* that can read it: what was added stands at the end of a message */
 
 /* The environment of a worker, set by the runner beside that of spec/training-contract 2. */
@@ -213,11 +216,17 @@ struct shoal_worker_epoch {
     struct shoal_rank_member members[SHOAL_RANKS_MAX]; /* in rank order */
 };
 
+/* No more than there is of it: most epochs are small. */
+static inline void shoal_worker_epoch_copy(struct shoal_worker_epoch *to, const struct shoal_worker_epoch *from)
+{
+    memcpy(to, from, offsetof(struct shoal_worker_epoch, members) + from->member_count * sizeof(from->members[0]));
+}
+
 struct shoal_worker_closed {
     struct shoal_epoch epoch;
     uint64_t applied_step;
     uint64_t complete_step;
-    uint64_t broken; /* bit r: my data link with member r broke, or nothing passed it for long. Of version 2 */
+    struct shoal_ranks broken; /* my data links with these broke, or nothing passed them for long. Of version 2; ranks beyond 63: of 3 */
 };
 
 /* Consecutive step records, see shoal/step_record.h. */
@@ -237,7 +246,7 @@ struct shoal_worker_acked {
  * is no evidence of a death, with lost support it is (PROTOCOLS 12). */
 struct shoal_worker_unheard {
     struct shoal_epoch epoch;
-    uint64_t ranks; /* bit r: member r */
+    struct shoal_ranks ranks; /* those beyond 63: of version 3 */
 };
 
 struct shoal_worker_done {

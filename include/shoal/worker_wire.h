@@ -192,6 +192,30 @@ static inline void shoal_worker_get_train(struct shoal_reader *r, struct shoal_w
     shoal_get_text(r, m->signature, sizeof(m->signature));
 }
 
+/* The first 64 as they always were; the words beyond them, as many as there are, follow at the end of the message. */
+static inline void shoal_worker_put_ranks(struct shoal_writer *w, const struct shoal_ranks *set)
+{
+    shoal_put_u64(w, set->words[0]);
+    shoal_put_u8(w, SHOAL_RANKS_WORDS - 1);
+    for (uint32_t i = 1; i < SHOAL_RANKS_WORDS; i++)
+        shoal_put_u64(w, set->words[i]);
+}
+
+/* Words beyond ours name ranks that no epoch of ours has. */
+static inline void shoal_worker_get_ranks(struct shoal_reader *r, uint8_t version, struct shoal_ranks *set)
+{
+    uint32_t more;
+
+    *set = (struct shoal_ranks){ .words = { shoal_get_u64(r) } };
+    more = version >= 3 ? shoal_get_u8(r) : 0;
+    for (uint32_t i = 1; i <= more; i++) {
+        uint64_t word = shoal_get_u64(r);
+
+        if (i < SHOAL_RANKS_WORDS)
+            set->words[i] = word;
+    }
+}
+
 static inline void shoal_worker_put_body(struct shoal_writer *w, const struct shoal_worker_message *m)
 {
     switch ((enum shoal_worker_kind)m->kind) {
@@ -207,7 +231,7 @@ static inline void shoal_worker_put_body(struct shoal_writer *w, const struct sh
         shoal_put_epoch(w, m->closed.epoch);
         shoal_put_u64(w, m->closed.applied_step);
         shoal_put_u64(w, m->closed.complete_step);
-        shoal_put_u64(w, m->closed.broken);
+        shoal_worker_put_ranks(w, &m->closed.broken);
         return;
     case SHOAL_WORKER_RECORDS:
     case SHOAL_WORKER_TRAIN_RECORDS:
@@ -247,7 +271,7 @@ static inline void shoal_worker_put_body(struct shoal_writer *w, const struct sh
     case SHOAL_WORKER_TRAIN_STATE: shoal_worker_put_train_state(w, &m->train_state); return;
     case SHOAL_WORKER_UNHEARD:
         shoal_put_epoch(w, m->unheard.epoch);
-        shoal_put_u64(w, m->unheard.ranks);
+        shoal_worker_put_ranks(w, &m->unheard.ranks);
         return;
     case SHOAL_WORKER_KIND_COUNT: break;
     }
@@ -269,7 +293,9 @@ static inline void shoal_worker_get_body(struct shoal_reader *r, uint8_t version
         m->closed.epoch = shoal_get_epoch(r);
         m->closed.applied_step = shoal_get_u64(r);
         m->closed.complete_step = shoal_get_u64(r);
-        m->closed.broken = version >= 2 ? shoal_get_u64(r) : 0;
+        m->closed.broken = (struct shoal_ranks){ 0 };
+        if (version >= 2)
+            shoal_worker_get_ranks(r, version, &m->closed.broken);
         return;
     case SHOAL_WORKER_RECORDS:
     case SHOAL_WORKER_TRAIN_RECORDS:
@@ -309,7 +335,7 @@ static inline void shoal_worker_get_body(struct shoal_reader *r, uint8_t version
     case SHOAL_WORKER_TRAIN_STATE: shoal_worker_get_train_state(r, &m->train_state); return;
     case SHOAL_WORKER_UNHEARD:
         m->unheard.epoch = shoal_get_epoch(r);
-        m->unheard.ranks = shoal_get_u64(r);
+        shoal_worker_get_ranks(r, version, &m->unheard.ranks);
         return;
     case SHOAL_WORKER_KIND_COUNT: break;
     }

@@ -495,7 +495,7 @@ static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
     case SHOAL_WORKER_UNHEARD:
         agent_log(agent, "%s: worker %llu, epoch %u.%u: ranks %#llx on other hosts are silent", job->text,
                   (unsigned long long)worker_id, message->unheard.epoch.e, message->unheard.epoch.k,
-                  (unsigned long long)message->unheard.ranks);
+                  (unsigned long long)message->unheard.ranks.words[0]);
         break;
     case SHOAL_WORKER_CLOSED:
         agent_log(agent, "%s: worker %llu left epoch %u.%u, step %llu applied, %llu complete", job->text,

@@ -488,7 +488,7 @@ static void on_epoch(struct slots_step *s, struct hjob *job)
     SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_EPOCH);
     if (shoal_epoch_cmp(in->epoch, epoch->epoch) <= 0)
         return;
-    memcpy(epoch, in, sizeof(*epoch));
+    shoal_worker_epoch_copy(epoch, in);
     job->shrinking = 0; /* it was decided elsewhere */
     job->shrunk.seq = 0;
     if (strncmp(in->snapshot_path, "blob:", 5) == 0 && !shoal_hex_parse(in->snapshot_path + 5, snapshot.bytes, 32))

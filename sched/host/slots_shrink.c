@@ -139,7 +139,7 @@ void slots_shrink_turn(struct slots_step *s, struct hjob *job)
     job->shrinking = 0;
     if (!make_next(s, job, epoch, carriers, count))
         return;
-    memcpy(epoch, &s->slots->out.u.epoch, sizeof(*epoch));
+    shoal_worker_epoch_copy(epoch, &s->slots->out.u.epoch);
     slots_item_touch(job, &job->shrunk);
     s->slots->stats.shrinks++;
     s->slots->table_version++;

@@ -192,7 +192,7 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
         return;
     report_epoch(report, closed->epoch);
     report->closed = true;
-    worker->broken = closed->broken;
+    worker->broken = closed->broken.words[0]; /* a job's epoch has at most SHOAL_JOB_WORKERS_MAX members */
     report->applied_step = closed->applied_step;
     report->complete_step = closed->complete_step;
     /* One that leaves ends the epoch for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
@@ -205,9 +205,9 @@ static void on_unheard(struct slots_step *s, struct worker *worker, const struct
     struct shoal_worker_report *report = &worker->report;
 
     SHOAL_ASSERT(worker_lives(worker)); /* S9 */
-    if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || unheard->ranks == report->unheard)
+    if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || unheard->ranks.words[0] == report->unheard)
         return;
-    report->unheard = unheard->ranks;
+    report->unheard = unheard->ranks.words[0];
     slots_worker_changed(s->slots, worker);
 }
 
@@ -388,7 +388,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
         fresh = new_message(s, SHOAL_WORKER_EPOCH, sizeof(fresh->epoch));
         if (fresh == NULL)
             return;
-        memcpy(&fresh->epoch, epoch, sizeof(*epoch));
+        shoal_worker_epoch_copy(&fresh->epoch, epoch);
         message = fresh;
     }
     send_message(s, worker, message, sizeof(message->epoch));

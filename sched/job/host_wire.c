@@ -393,7 +393,10 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
     case SHOAL_HOST_RENEW: get_renew(r, m); return;
     case SHOAL_HOST_CALL: get_call(r, m); return;
     case SHOAL_HOST_SHRUNK:
-    case SHOAL_HOST_EPOCH: shoal_worker_get_epoch(r, &m->u.epoch); return;
+    case SHOAL_HOST_EPOCH:
+        shoal_worker_get_epoch(r, &m->u.epoch);
+        r->failed = r->failed || m->u.epoch.member_count > SHOAL_JOB_WORKERS_MAX;
+        return;
     case SHOAL_HOST_REVOKE: m->u.revoke = shoal_get_epoch(r); return;
     case SHOAL_HOST_ORDER: get_order(r, m); return;
     case SHOAL_HOST_TRAIN_STATE:

@@ -160,7 +160,10 @@ static void get_body(struct shoal_reader *r, struct shoal_job_entry *entry)
     case SHOAL_JOB_ENTRY_SIZES:
     case SHOAL_JOB_ENTRY_CALL_STATE:
     case SHOAL_JOB_ENTRY_SNAPSHOT: job_get_call(r, &entry->u.call); return;
-    case SHOAL_JOB_ENTRY_EPOCH: shoal_worker_get_epoch(r, &entry->u.epoch); return;
+    case SHOAL_JOB_ENTRY_EPOCH:
+        shoal_worker_get_epoch(r, &entry->u.epoch);
+        r->failed = r->failed || entry->u.epoch.member_count > SHOAL_JOB_WORKERS_MAX;
+        return;
     case SHOAL_JOB_ENTRY_PROGRESS: get_progress(r, entry); return;
     case SHOAL_JOB_ENTRY_RESULT:
     case SHOAL_JOB_ENTRY_ARCHIVED: entry->u.result = shoal_get_hash(r); return;

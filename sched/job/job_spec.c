@@ -183,9 +183,9 @@ enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct sh
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "%u to %u workers make no sense: at least 1, and not more than the maximum",
                           spec->workers_min, spec->workers_max);
-    if (spec->workers_max > SHOAL_RANKS_MAX)
+    if (spec->workers_max > SHOAL_JOB_WORKERS_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "%u workers: a job has at most %d; ask for fewer", spec->workers_max,
-                          SHOAL_RANKS_MAX);
+                          SHOAL_JOB_WORKERS_MAX);
     if (!spec->elastic && spec->workers_min != spec->workers_max)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "only an elastic job may have %u to %u workers; give one number",
                           spec->workers_min, spec->workers_max);

@@ -153,7 +153,7 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         plan->workers[plan->count++] = w;
     }
     survivors = plan->count;
-    for (uint32_t i = 0; i < s->lead->worker_cap && plan->count < SHOAL_RANKS_MAX; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap && plan->count < SHOAL_JOB_WORKERS_MAX; i++) {
         struct lworker *w = &s->lead->workers[i];
         uint32_t at;
 
@@ -380,7 +380,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
         joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) &&
                             lead_eligible(s, w, call, false));
     }
-    if (joiner && last->member_count < SHOAL_RANKS_MAX) {
+    if (joiner && last->member_count < SHOAL_JOB_WORKERS_MAX) {
         if (lead->joiner_ns == 0)
             lead->joiner_ns = s->now_ns;
         if (s->now_ns >= lead->joiner_ns + lead->options.gather_ns)

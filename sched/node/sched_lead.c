@@ -326,13 +326,13 @@ void sched_lead_tend(struct shoal_sched *s, struct sched_group *g)
 /* A lead keeps its target: only another one is told. */
 static struct shoal_hash target_hash(const struct shoal_sched *s, const struct shoal_lead_event *event)
 {
-    uint8_t bytes[SHOAL_JOB_REASON_BYTES + 8 + SHOAL_RANKS_MAX * 20];
+    uint8_t bytes[SHOAL_JOB_REASON_BYTES + 8 + SHOAL_JOB_WORKERS_MAX * 20];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
 
     SHOAL_ASSERT(event->kind == SHOAL_LEAD_TARGET);
     shoal_put_u32(&w, event->u.target.count);
     shoal_put_raw(&w, event->u.target.why, strlen(event->u.target.why));
-    for (uint32_t i = 0; i < event->u.target.slot_count && i < SHOAL_RANKS_MAX; i++) {
+    for (uint32_t i = 0; i < event->u.target.slot_count && i < SHOAL_JOB_WORKERS_MAX; i++) {
         shoal_put_node_id(&w, event->u.target.slots[i].node);
         shoal_put_u32(&w, event->u.target.slots[i].slot);
     }

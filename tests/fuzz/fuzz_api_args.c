@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
         if (err == SHOAL_OK) {
             SHOAL_ASSERT(result.options.workers_min >= 1 && result.options.workers_min <= result.options.workers_max);
-            SHOAL_ASSERT(result.options.workers_max <= SHOAL_RANKS_MAX && result.options.framework != NULL);
+            SHOAL_ASSERT(result.options.workers_max <= SHOAL_JOB_WORKERS_MAX && result.options.framework != NULL);
         } else {
             SHOAL_ASSERT(msg.text[0] != '\0');
         }

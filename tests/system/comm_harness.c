@@ -40,7 +40,7 @@
 #include "shoal/banned.h"
 
 #define HOSTS_MAX 4
-#define WORKERS_MAX 64
+#define WORKERS_MAX 160 /* so many are started, one after the other */
 #define STEPS_MAX 4096
 #define EVENTS_MAX 32
 
@@ -72,6 +72,7 @@ struct scenario {
     uint32_t faulty;
     const char *bug;
     uint32_t random_events;
+    uint32_t seconds; /* until it is given up, and its many threads may stand still for 10; 0: 30, and for 0.7 */
     struct event events[EVENTS_MAX];
     bool want_red;
     const char *why; /* want_red: what is noticed */
@@ -334,8 +335,12 @@ static void worker_start(struct agent *agent, uint32_t host, const char *fault)
 
     if (agent->worker_count == WORKERS_MAX)
         return;
-    while (agent->hosts[host].slot_used[slot])
+    while (slot < SHOAL_SLOTS_MAX && agent->hosts[host].slot_used[slot])
         slot++;
+    if (slot == SHOAL_SLOTS_MAX) { /* the next one has room: no scenario has more workers than slots */
+        worker_start(agent, (host + 1) % agent->scenario->hosts, fault);
+        return;
+    }
     *w = (struct worker){ .used = true, .host = host, .slot = slot, .id = 100 + agent->worker_count, .conn = -1 };
     agent->worker_count++;
     agent->hosts[host].slot_used[slot] = true;
@@ -807,7 +812,7 @@ static void watch_beats(struct agent *agent)
         if (beat != w->beat || w->beat_ns == 0) {
             w->beat = beat;
             w->beat_ns = now;
-        } else if (now - w->beat_ns > 700 * SHOAL_MS) {
+        } else if (now - w->beat_ns > (agent->scenario->seconds == 0 ? 700 * SHOAL_MS : 10 * SHOAL_S)) {
             w->doomed = w->doomed || w->released; /* it leaves, and beats no more; or it was stopped, too */
             on_death(agent, w, "its library thread stood still");
         }
@@ -860,10 +865,14 @@ static void on_done(struct agent *agent, struct worker *w, const struct shoal_wo
 
 /* A lost host alone ends nothing (PROTOCOLS 12), but with a member of it that is not heard it does: whoever was done when
  * its links broke says that and nothing else. */
-static void on_unheard(struct agent *agent, const struct worker *w, uint64_t ranks)
+static void on_unheard(struct agent *agent, const struct worker *w, const struct shoal_ranks *ranks)
 {
-    say(agent, "[unheard] worker %" PRIu64 " does not hear ranks %" PRIx64 "\n", w->id, ranks);
-    for (uint32_t i = 0; i < agent->worker_count && ranks != 0; i++) {
+    say(agent, "[unheard] worker %" PRIu64 " does not hear ranks", w->id);
+    for (uint32_t rank = 0; rank < SHOAL_RANKS_MAX; rank++)
+        if (shoal_ranks_has(ranks, rank))
+            say(agent, " %u", rank);
+    say(agent, "\n");
+    for (uint32_t i = 0; i < agent->worker_count && shoal_ranks_any(ranks); i++) {
         const struct worker *other = &agent->workers[i];
 
         if (other->used && other->dead && other->lost && other->member)
@@ -888,7 +897,7 @@ static void on_message(struct agent *agent, struct worker *w, const struct shoal
     } else if (m->kind == SHOAL_WORKER_FILES) {
         agent->files_written = true;
     } else if (m->kind == SHOAL_WORKER_UNHEARD) {
-        on_unheard(agent, w, m->unheard.ranks);
+        on_unheard(agent, w, &m->unheard.ranks);
     } else if (m->kind == SHOAL_WORKER_FAILED) {
         fail(agent, "worker %" PRIu64 " failed: %s", w->id, m->failed.text);
     } else {
@@ -1033,11 +1042,12 @@ static bool all_gone(struct agent *agent)
 
 static void loop(struct agent *agent)
 {
-    uint64_t end = now_ns() + 30 * SHOAL_S;
+    uint32_t seconds = agent->scenario->seconds == 0 ? 30 : agent->scenario->seconds;
+    uint64_t end = now_ns() + seconds * SHOAL_S;
 
     while (!agent->failed && !all_gone(agent)) {
         if (now_ns() > end) {
-            fail(agent, "no end after 30 s: epoch %u.%u%s, acked %" PRIu64 " of %" PRIu64, agent->epoch.e,
+            fail(agent, "no end after %u s: epoch %u.%u%s, acked %" PRIu64 " of %" PRIu64, seconds, agent->epoch.e,
                  agent->epoch.k, agent->closing ? " closing" : "", agent->acked, agent->total_steps);
             break;
         }
@@ -1387,6 +1397,12 @@ static const struct scenario scenarios[] = {
       .options = "elems=500001 v=6 samples=120 minibatch=4 epochs=1",
       .hosts = 1,
       .workers = 6 },
+    { .name = "a_hundred_and_twenty_eight",
+      .options = "elems=150001 v=128 samples=1300 minibatch=1 epochs=1",
+      .hosts = 3,
+      .workers = 128,
+      .events = { { .kind = EVENT_KILL, .step = 2 }, { .kind = EVENT_JOIN, .step = 5 }, { .kind = EVENT_KILL, .step = 8 } },
+      .seconds = 120 },
     { .name = "odd_interval",
       .options = "elems=10007 v=13 samples=501 minibatch=2 epochs=1",
       .hosts = 1,

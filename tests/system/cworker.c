@@ -72,7 +72,7 @@ struct run {
 
 static void die(struct run *run, const char *what)
 {
-    char text[500];
+    char text[512];
 
     (void)snprintf(text, sizeof(text), "%s: %s", what, run->comm == NULL ? "" : shoal_comm_error(run->comm));
     (void)fprintf(stderr, "cworker: %s\n", text);

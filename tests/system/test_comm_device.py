@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from conftest import OUT, ROOT
-from test_comm import CWORKER, HARNESS, SECONDS, scenarios
+from test_comm import CWORKER, HARNESS, LARGEST, SECONDS, scenarios
 
 NEW, OLD = OUT / "tests/fake/libgpu_fake.so", OUT / "tests/fake/libgpu_fake_old.so"
 APART = "ops_out_of_order"  # its calls are those of a worker without a device
@@ -41,7 +41,7 @@ def test_the_same_steps_and_state_as_one_worker_alone_in_host_memory(scenario, h
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scenario", [name for name in scenarios() if name != APART])
+@pytest.mark.parametrize("scenario", [name for name in scenarios() if name not in (APART, LARGEST)])
 def test_every_scenario(scenario):
     play(scenario, rounds=4)
 

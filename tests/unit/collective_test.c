@@ -226,6 +226,17 @@ static void fill_text(struct shoal_rand *rand, char *text, size_t cap)
 
 static const uint8_t some_bytes[100] = { 1, 2, 3 };
 
+/* `rank`, the last one of a word, and the last one of all. */
+static struct shoal_ranks some_ranks(uint32_t rank)
+{
+    struct shoal_ranks set = { 0 };
+
+    shoal_ranks_add(&set, rank);
+    shoal_ranks_add(&set, 63);
+    shoal_ranks_add(&set, SHOAL_RANKS_MAX - 1);
+    return set;
+}
+
 static void fill_epoch(struct shoal_rand *rand, struct shoal_worker_epoch *epoch)
 {
     epoch->epoch = (struct shoal_epoch){ 7, 2 };
@@ -242,7 +253,8 @@ static void fill_epoch(struct shoal_rand *rand, struct shoal_worker_epoch *epoch
         epoch->members[i].v_begin = i;
         epoch->members[i].v_end = i + 1;
         epoch->members[i].has_state = i % 2 == 0;
-        epoch->members[i].address_len = (uint16_t)shoal_rand_below(rand, SHOAL_TRANSPORT_ADDRESS_MAX + 1);
+        epoch->members[i].address_len = /* beyond 64 members only addresses of this size fit a message */
+            (uint16_t)shoal_rand_below(rand, epoch->member_count <= 64 ? SHOAL_TRANSPORT_ADDRESS_MAX + 1 : 380);
         memset(epoch->members[i].address, (int)i, epoch->members[i].address_len);
     }
 }
@@ -285,7 +297,7 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
         m->ready.address = shoal_view_of(some_bytes, sizeof(some_bytes));
         return;
     case SHOAL_WORKER_EPOCH: fill_epoch(rand, &m->epoch); return;
-    case SHOAL_WORKER_CLOSED: m->closed = (struct shoal_worker_closed){ { 5, 1 }, 17, 18, 1ull << 63 | 2 }; return;
+    case SHOAL_WORKER_CLOSED: m->closed = (struct shoal_worker_closed){ { 5, 1 }, 17, 18, some_ranks(2) }; return;
     case SHOAL_WORKER_RECORDS:
     case SHOAL_WORKER_TRAIN_RECORDS:
         m->records = (struct shoal_worker_records){ 1, 17, 3, shoal_view_of(some_bytes, sizeof(some_bytes)) };
@@ -294,7 +306,7 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
     case SHOAL_WORKER_WRITE_FINAL:
     case SHOAL_WORKER_FILES:
     case SHOAL_WORKER_TRAIN_ACKED: m->acked = (struct shoal_worker_acked){ 2, 100 }; return;
-    case SHOAL_WORKER_UNHEARD: m->unheard = (struct shoal_worker_unheard){ { 5, 1 }, 1ull << 63 | 3 }; return;
+    case SHOAL_WORKER_UNHEARD: m->unheard = (struct shoal_worker_unheard){ { 5, 1 }, some_ranks(3) }; return;
     case SHOAL_WORKER_DONE: m->done = (struct shoal_worker_done){ 2, 100, shoal_rand_u64(rand) }; return;
     case SHOAL_WORKER_RELEASE:
     case SHOAL_WORKER_STOP:
@@ -324,6 +336,38 @@ static size_t encode(const struct shoal_worker_message *m, uint8_t *bytes)
 
     assert_int_equal(shoal_worker_encode(m, &w), SHOAL_OK);
     return w.len;
+}
+
+/* As many members as there may be, with addresses of our own transport; one more is refused on both sides. */
+static void an_epoch_has_an_upper_limit(void **state)
+{
+    struct shoal_worker_message *m = calloc(1, sizeof(*m));
+    struct shoal_worker_message *back = malloc(sizeof(*back));
+    uint8_t *bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
+    struct shoal_writer w = shoal_writer_init(bytes, SHOAL_WORKER_MESSAGE_MAX);
+    size_t count_at, len;
+
+    (void)state;
+    m->kind = SHOAL_WORKER_EPOCH;
+    count_at = encode(m, bytes) - 4;
+    m->epoch.member_count = SHOAL_RANKS_MAX;
+    for (uint32_t i = 0; i < SHOAL_RANKS_MAX; i++) {
+        m->epoch.members[i].worker_id = i + 1;
+        m->epoch.members[i].address_len = 25; /* four interfaces, and that they are sealed */
+    }
+    len = encode(m, bytes);
+    assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len), back), SHOAL_OK);
+    assert_int_equal(back->epoch.member_count, SHOAL_RANKS_MAX);
+    assert_int_equal(back->epoch.members[SHOAL_RANKS_MAX - 1].worker_id, SHOAL_RANKS_MAX);
+    assert_int_equal(bytes[count_at], SHOAL_RANKS_MAX);
+    memmove(bytes + len, bytes + len - 100, 100);
+    bytes[count_at]++;
+    assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len + 100), back), SHOAL_ERR_MALFORMED);
+    m->epoch.member_count++;
+    assert_int_equal(shoal_worker_encode(m, &w), SHOAL_ERR_TOO_BIG);
+    free(m);
+    free(back);
+    free(bytes);
 }
 
 /* Every message survives; every prefix is refused; nothing is read beyond its end (the copy is exactly as long). */
@@ -357,8 +401,13 @@ static void messages_survive_and_prefixes_are_refused(void **state)
         if (kind == SHOAL_WORKER_CLOSED) { /* of version 1: nothing of links */
             bytes[1] = 1;
             assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len), back), SHOAL_ERR_MALFORMED);
-            assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len - 8), back), SHOAL_OK);
-            assert_true(back->closed.complete_step == 18 && back->closed.broken == 0);
+            assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len - 8 * SHOAL_RANKS_WORDS - 1), back), SHOAL_OK);
+            assert_true(back->closed.complete_step == 18 && !shoal_ranks_any(&back->closed.broken));
+            bytes[1] = 2; /* nothing of ranks beyond 63 */
+            assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len), back), SHOAL_ERR_MALFORMED);
+            assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len - 8 * (SHOAL_RANKS_WORDS - 1) - 1), back), SHOAL_OK);
+            assert_true(shoal_ranks_has(&back->closed.broken, 2) && shoal_ranks_has(&back->closed.broken, 63) &&
+                        !shoal_ranks_has(&back->closed.broken, SHOAL_RANKS_MAX - 1));
         }
         bytes[1] = SHOAL_WORKER_VERSION + 1; /* a newer writer may have appended a field */
         assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len + 1), back), SHOAL_OK);
@@ -579,6 +628,37 @@ static void a_view_shows_what_was_put_there_last(void **state)
     assert_non_null(arena_region(&a, 3));
     for (uint64_t turn = 1; turn <= 12; turn++)
         check_view(&a, &b, turn, turn > 6);
+    arena_close(&a);
+    arena_close(&b);
+    (void)close(fd);
+}
+
+/* Each member of the largest communicator has a slice, and the map of them is read by others of its host. */
+static void the_largest_map_is_read_by_others(void **state)
+{
+    struct shoal_comm_plan plan = { .virtual_workers = 8, .sum_elems = (SHOAL_RANKS_MAX + 3) * ARENA_PAGE / sizeof(float) };
+    static struct arena_part parts[SHOAL_RANKS_MAX], said[SHOAL_RANKS_MAX];
+    struct arena_layout layout;
+    struct arena a, b;
+    int fd = memfd_create("test", 0);
+
+    (void)state;
+    assert_int_equal(arena_layout_init(&layout, &plan, NULL), SHOAL_OK);
+    assert_int_equal(arena_open(&a, fd, SHOAL_SLOTS_MAX - 1, NULL), SHOAL_OK);
+    assert_int_equal(arena_open(&b, fd, SHOAL_SLOTS_MAX - 2, NULL), SHOAL_OK);
+    assert_int_equal(arena_use(&a, &layout, NULL), SHOAL_OK);
+    assert_int_equal(arena_use(&b, &layout, NULL), SHOAL_OK);
+    for (uint32_t i = 0; i < SHOAL_RANKS_MAX; i++)
+        parts[i] = (struct arena_part){ i * ARENA_PAGE, (i + 1) * ARENA_PAGE, SHOAL_SLOTS_MAX - 1 - i % 2, 0 };
+    assert_int_equal(arena_compose(&a, parts, SHOAL_RANKS_MAX, NULL), SHOAL_OK);
+    for (uint32_t i = 0; i < SHOAL_RANKS_MAX; i++)
+        parts[i].slot = SHOAL_SLOTS_MAX - 2 + i % 2;
+    assert_int_equal(arena_compose(&b, parts, SHOAL_RANKS_MAX, NULL), SHOAL_OK); /* pages of different slots lie apart */
+    assert_int_equal(arena_said_map(&a, SHOAL_SLOTS_MAX - 2, said), SHOAL_RANKS_MAX);
+    assert_memory_equal(said, parts, sizeof(said));
+    assert_int_equal(arena_said_map(&b, SHOAL_SLOTS_MAX - 1, said), SHOAL_RANKS_MAX);
+    for (uint32_t i = 0; i < SHOAL_RANKS_MAX; i++)
+        assert_true(said[i].begin == i * ARENA_PAGE && said[i].slot == SHOAL_SLOTS_MAX - 1 - i % 2);
     arena_close(&a);
     arena_close(&b);
     (void)close(fd);
@@ -983,12 +1063,14 @@ int main(void)
         cmocka_unit_test(a_sum_that_ends_with_the_new_range_stays),
         cmocka_unit_test(permutation_is_bijective),
         cmocka_unit_test(messages_survive_and_prefixes_are_refused),
+        cmocka_unit_test(an_epoch_has_an_upper_limit),
         cmocka_unit_test(step_records_survive),
         cmocka_unit_test(records_wait_for_acknowledgement),
         cmocka_unit_test(no_record_is_written_over_another),
         cmocka_unit_test(records_behind_a_gap_replace_those_before_it),
         cmocka_unit_test(regions_are_laid_out_alike_and_apart),
         cmocka_unit_test(a_view_shows_what_was_put_there_last),
+        cmocka_unit_test(the_largest_map_is_read_by_others),
         cmocka_unit_test(digests_add_up_over_slices),
         cmocka_unit_test(a_communicator_of_one_trains),
         cmocka_unit_test(mini_batches_are_computed_as_one),

@@ -173,6 +173,12 @@ static void test_refused(void **state)
     out.u.confirm.placements[0].slot = SHOAL_SLOT_NONE; /* an engine without a slot */
     assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
     assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_ERR_MALFORMED);
+    for (uint32_t more = 0; more < 2; more++) { /* a communicator may have more members than a job has workers */
+        fill(SHOAL_HOST_EPOCH);
+        out.u.epoch.member_count = SHOAL_JOB_WORKERS_MAX + more;
+        assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), more == 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED);
+    }
     fill(SHOAL_HOST_ACK);
     assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
     bytes[2] = SHOAL_HOST_WIRE_VERSION + 1; /* only a newer one can read it */

@@ -544,7 +544,7 @@ static void test_spec_check(void **state)
         { "no worker at all", 0, 4, 1, true, false, SHOAL_ERR_INVALID },
         { "minimum above the maximum", 5, 4, 1, true, false, SHOAL_ERR_INVALID },
         { "a gang with a range", 1, 4, 1, false, false, SHOAL_ERR_INVALID },
-        { "more workers than a job can have", 1, SHOAL_RANKS_MAX + 1, 1, true, false, SHOAL_ERR_INVALID },
+        { "more workers than a job can have", 1, SHOAL_JOB_WORKERS_MAX + 1, 1, true, false, SHOAL_ERR_INVALID },
         { "two devices for each worker", 1, 4, 2, true, false, SHOAL_ERR_UNSUPPORTED },
         { "no main file", 1, 4, 1, true, true, SHOAL_ERR_INVALID },
     };

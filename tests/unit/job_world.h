@@ -637,7 +637,7 @@ static inline void w_listen(struct world *w, struct w_worker *worker)
         return;
     worker->unheard = ranks;
     m.kind = SHOAL_WORKER_UNHEARD;
-    m.unheard = (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = ranks };
+    m.unheard = (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = { { ranks } } };
     w_say(w, worker, &m);
 }
 

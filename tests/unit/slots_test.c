@@ -726,10 +726,10 @@ static void test_who_is_not_heard_is_told(void **state)
     (void)state;
     setup();
     enter_epoch_3();
-    m.unheard = (struct shoal_worker_unheard){ { 2, 0 }, 4 };
+    m.unheard = (struct shoal_worker_unheard){ { 2, 0 }, { { 4 } } };
     say_as(11, &m);
     assert_false(sent(SHOAL_HOST_WORKER)); /* of another epoch */
-    m.unheard = (struct shoal_worker_unheard){ { 3, 0 }, 4 };
+    m.unheard = (struct shoal_worker_unheard){ { 3, 0 }, { { 4 } } };
     say_as(11, &m);
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.worker_id == 11 && in.u.worker.unheard == 4);
     assert_null(order(SHOAL_HOST_DO_REVOKE)); /* alone it is no evidence */
@@ -922,12 +922,12 @@ static void test_broken_links_are_told(void **state)
     (void)state;
     setup();
     enter_epoch_3();
-    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = 7, .complete_step = 7, .broken = 4 };
+    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = 7, .complete_step = 7, .broken = { { 4 } } };
     say_as(11, &m);
     assert_true(sent_to(SHOAL_HOST_BROKEN, leader) && in.u.broken.worker_id == 11 && in.u.broken.epoch.e == 3 &&
                 in.u.broken.ranks == 4);
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.closed);
-    m.closed.broken = 0;
+    m.closed.broken = (struct shoal_ranks){ 0 };
     say_as(11, &m);
     assert_false(sent(SHOAL_HOST_BROKEN));
     teardown();
