@@ -140,6 +140,17 @@ static void sum_piece(const struct shoal_comm *comm, const struct sum *sum, uint
     }
 }
 
+/* What the members of this host say they hold does not add up. Of an epoch that was revoked since all had contributed it need
+ * not: others have entered the next one, and their words are of that. */
+static enum shoal_err not_a_sum(struct shoal_comm *comm, const char *whose, uint32_t v_count)
+{
+    if (epoch_is_revoked(comm)) {
+        epoch_close(comm);
+        return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
+    }
+    return comm_fail(comm, SHOAL_ERR_INVALID, "the contributions of %s do not make up a sum of %u", whose, v_count);
+}
+
 /* Final sum of [begin, end) of the vector: to every `into`, with the digest. */
 static enum shoal_err sum_final(struct shoal_comm *comm, struct exchange *exchange, const struct sum *sum,
                                 uint64_t begin, uint64_t end)
@@ -177,8 +188,7 @@ enum shoal_err exchange_part(struct shoal_comm *comm, struct exchange *exchange,
     for (uint32_t i = 0; i < exchange->input_count; i++)
         nodes[i] = exchange->inputs[i].node;
     if (!tree_compile(&program, nodes, exchange->input_count, (struct tree_node){ 0, exchange->v_count }))
-        return comm_fail(comm, SHOAL_ERR_INVALID, "the contributions of this host do not make up a sum of %u",
-                         exchange->v_count);
+        return not_a_sum(comm, "this host", exchange->v_count);
     return sum_final(comm, exchange, &sum, begin, end);
 }
 
@@ -302,7 +312,7 @@ static enum shoal_err plan_parts(struct shoal_comm *comm, const struct exchange 
         *part = (struct part){ .node = nodes[i], .direct = -1 };
         part->program = (struct tree_program){ .ops = part->ops, .cap = PART_OPS_MAX };
         if (!tree_compile(&part->program, inputs, exchange->input_count, part->node))
-            return comm_fail(comm, SHOAL_ERR_INVALID, "the contributions of this host do not make up its partial sums");
+            return not_a_sum(comm, "this host", part->node.end - part->node.begin);
         if (part->program.count == 0)
             part->direct = part->program.only;
     }
@@ -354,8 +364,7 @@ static enum shoal_err plan_owned(struct shoal_comm *comm, const struct exchange 
     owned->program = (struct tree_program){ .ops = comm->ops, .cap = comm->ops_cap };
     if (owned->chunks > 0 &&
         !tree_compile(&owned->program, nodes, owned->input_count, (struct tree_node){ 0, exchange->v_count }))
-        return comm_fail(comm, SHOAL_ERR_INVALID, "the contributions of all hosts do not make up a sum of %u",
-                         exchange->v_count);
+        return not_a_sum(comm, "all hosts", exchange->v_count);
     return SHOAL_OK;
 }
 
