@@ -1,5 +1,5 @@
-# Shoal. make | make demo | make demo-serve | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make asan | make tsan |
-# make fmt | make lint | make install | make deb | make reference
+# Shoal. make | make demo | make demo-serve | make test [T=kind/name] [SEED=n] | make bench | make gpu | make soak | make fuzz | make asan |
+# make tsan | make fmt | make lint | make install | make deb | make reference
 # FLAVOUR=release (default), debug, asan or tsan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
 
 FLAVOUR ?= release
@@ -121,6 +121,12 @@ demo-serve: setup
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all
 	@$(PYTHON) docs/demo/serve.py --binary build/release/shoal $(if $(KEEP),--keep)
 
+# What needs a card: checks and figures, one line each (tests/gpu). GPU="card samples" narrows it, GPU_PYTHON names the Python that has torch.
+GPU_PYTHON ?= $(PYTHON)
+gpu: setup
+	@$(MAKE) --no-print-directory FLAVOUR=release all tools
+	@$(GPU_PYTHON) tests/gpu/run.py $(GPU)
+
 bench: setup
 	@$(MAKE) --no-print-directory FLAVOUR=release all tools
 	@$(PYTHON) tests/bench/run.py --out build/release
@@ -175,5 +181,5 @@ clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all mutants units tools setup test demo demo-serve bench soak asan tsan fuzz fmt lint install deb reference clean
+.PHONY: all mutants units tools setup test demo demo-serve bench gpu soak asan tsan fuzz fmt lint install deb reference clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

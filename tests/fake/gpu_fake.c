@@ -10,6 +10,10 @@
  * abort of a communicator that grows.
  * Sums begin at the last rank: another order than the canonical tree.
  *
+ * Memory of the device is a file among processes, too: who has opened another's keeps it when its owner ends, as the
+ * driver's does. Memory of the host is registered by whole pages, once, and let go of before it is unmapped: else the
+ * process ends here.
+ *
  *   GPU_FAKE_FAIL=CALL:N:CODE   the Nth call gives CODE        GPU_FAKE_HANG=CALL   what it begins never ends
  *   GPU_FAKE_DEVICES=N          [1]                            GPU_FAKE_RANK=N      its communicators break, the others' stand
  * Built with -DOLD_NCCL it lacks shrink, revoke and grow. */
@@ -218,37 +222,218 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
     return 0;
 }
 
+/* A file of this process, for others to open. */
+static uint64_t name_file(int fd) { return (uint64_t)getpid() << 32 | (uint32_t)fd; }
+
+static void path_of(char *path, size_t cap, uint64_t name)
+{
+    (void)snprintf(path, cap, "/proc/%u/fd/%u", (unsigned)(name >> 32), (unsigned)name);
+}
+
+struct piece { /* of device memory: allocated, or another process's */
+    uint8_t *at;
+    size_t bytes;
+    int fd; /* -1: another's */
+};
+#define PIECES 256
+static struct piece pieces[PIECES];
+static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int piece_add(int fd, size_t bytes, bool mine, uint64_t *address)
+{
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    unsigned i = 0;
+
+    if (map == MAP_FAILED)
+        return 2;
+    (void)pthread_mutex_lock(&pieces_lock);
+    while (i < PIECES && pieces[i].at != NULL)
+        i++;
+    if (i == PIECES)
+        mistake("too many allocations");
+    pieces[i] = (struct piece){ map, bytes, mine ? fd : -1 };
+    (void)pthread_mutex_unlock(&pieces_lock);
+    *address = (uint64_t)(uintptr_t)map | DEVICE_BIT;
+    return 0;
+}
+
+static struct piece piece_take(uint64_t address, bool mine, bool keep)
+{
+    struct piece found = { NULL, 0, -1 };
+
+    (void)pthread_mutex_lock(&pieces_lock);
+    for (unsigned i = 0; i < PIECES; i++)
+        if (pieces[i].at == plain(address) && (pieces[i].fd >= 0) == mine) {
+            found = pieces[i];
+            if (!keep)
+                pieces[i].at = NULL;
+        }
+    (void)pthread_mutex_unlock(&pieces_lock);
+    if (found.at == NULL)
+        mistake("that is no allocation");
+    return found;
+}
+
 int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
-    void *memory = NULL;
+    int fd;
+    int code;
 
     MAY_FAIL("cuMemAlloc_v2");
-    if (!has_context || posix_memalign(&memory, 256, bytes) != 0)
-        return has_context ? 2 : 201;
-    allocated++;
-    *address = (uint64_t)(uintptr_t)memory | DEVICE_BIT;
-    return 0;
+    if (!has_context || bytes == 0)
+        return has_context ? 1 : 201;
+    fd = memfd_create("gpu-fake-memory", MFD_CLOEXEC);
+    code = fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 ? piece_add(fd, bytes, true, address) : 2;
+    if (code != 0 && fd >= 0)
+        (void)close(fd);
+    allocated += code == 0;
+    return code;
 }
 
 int cuMemFree_v2(uint64_t address)
 {
+    struct piece piece = piece_take(address, true, false);
+
     allocated--;
-    free(plain(address));
+    (void)munmap(piece.at, piece.bytes);
+    (void)close(piece.fd);
     return 0;
 }
 
+struct memory_handle {
+    uint64_t name;
+    uint64_t bytes;
+    char rest[48];
+};
+
+int cuIpcGetMemHandle(struct memory_handle *handle, uint64_t address)
+{
+    struct piece piece = piece_take(address, true, true);
+
+    MAY_FAIL("cuIpcGetMemHandle");
+    *handle = (struct memory_handle){ .name = name_file(piece.fd), .bytes = piece.bytes };
+    return 0;
+}
+
+int cuIpcOpenMemHandle_v2(uint64_t *address, struct memory_handle handle, unsigned flags)
+{
+    char path[64];
+    int fd;
+    int code;
+
+    MAY_FAIL("cuIpcOpenMemHandle_v2");
+    if (flags != 1)
+        return 1;
+    if (handle.name >> 32 == (uint64_t)getpid())
+        return 201; /* not by who exported it */
+    path_of(path, sizeof(path), handle.name);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return 1;
+    code = piece_add(fd, handle.bytes, false, address);
+    (void)close(fd);
+    return code;
+}
+
+int cuIpcCloseMemHandle(uint64_t address)
+{
+    struct piece piece = piece_take(address, false, false);
+
+    (void)munmap(piece.at, piece.bytes);
+    return 0;
+}
+
+int cuMemGetInfo_v2(size_t *bytes_free, size_t *bytes_total)
+{
+    *bytes_total = (size_t)1 << 30;
+    *bytes_free = *bytes_total - (size_t)allocated;
+    return 0;
+}
+
+int cuDeviceGetUuid_v2(uint8_t uuid[16], int device)
+{
+    const char *other = getenv("GPU_FAKE_UUID");
+
+    MAY_FAIL("cuDeviceGetUuid_v2");
+    memset(uuid, 0x11 + device, 16);
+    if (other != NULL)
+        uuid[15] = (uint8_t)atoi(other);
+    return 0;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
+{
+    MAY_FAIL("cuMemcpyDtoDAsync_v2");
+    if (!has_context)
+        return 201;
+    stream_idle(stream);
+    memmove(plain(to), plain(from), bytes);
+    return 0;
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream)
+{
+    stream_idle(stream);
+    memset(plain(to), value, bytes);
+    return 0;
+}
+
+int cuMemAllocHost_v2(void **bytes, size_t len)
+{
+    *bytes = calloc(1, len);
+    return *bytes == NULL ? 2 : 0;
+}
+
+/* ---- memory of the host that is registered ---- */
+
+static struct {
+    uintptr_t begin;
+    uintptr_t end;
+} registered[PIECES];
+
 int cuMemHostRegister_v2(void *bytes, size_t len, unsigned flags)
 {
-    (void)bytes;
-    (void)len;
+    uintptr_t begin = (uintptr_t)bytes;
+    unsigned at = PIECES;
+
     (void)flags;
-    return 0;
+    MAY_FAIL("cuMemHostRegister_v2");
+    if (!has_context)
+        return 201;
+    if (msync((void *)(begin / 4096 * 4096), len + begin % 4096, MS_ASYNC) != 0)
+        mistake("memory that is registered is not mapped");
+    (void)pthread_mutex_lock(&pieces_lock);
+    for (unsigned i = 0; i < PIECES; i++) {
+        if (registered[i].end == 0)
+            at = i;
+        else if (begin < registered[i].end && registered[i].begin < begin + len)
+            at = PIECES + 1;
+        if (at > PIECES)
+            break;
+    }
+    if (at < PIECES) {
+        registered[at].begin = begin;
+        registered[at].end = begin + len;
+    }
+    (void)pthread_mutex_unlock(&pieces_lock);
+    return at < PIECES ? 0 : 712; /* registered already */
 }
 
 int cuMemHostUnregister(void *bytes)
 {
-    (void)bytes;
-    return 0;
+    uintptr_t begin = (uintptr_t)bytes;
+    bool found = false;
+
+    (void)pthread_mutex_lock(&pieces_lock);
+    for (unsigned i = 0; i < PIECES; i++)
+        if (registered[i].end != 0 && registered[i].begin == begin) {
+            if (msync((void *)begin, (registered[i].end - begin) / 4096 * 4096, MS_ASYNC) != 0)
+                mistake("memory was unmapped before it was unregistered");
+            registered[i].end = 0;
+            found = true;
+        }
+    (void)pthread_mutex_unlock(&pieces_lock);
+    return found ? 0 : 713;
 }
 
 int cuGetErrorName(int result, const char **name)
@@ -310,15 +495,13 @@ static int make_file(void)
     return fd >= 0 && ftruncate(fd, sizeof(struct shared)) == 0 ? fd : -1;
 }
 
-static uint64_t name_file(int fd) { return (uint64_t)getpid() << 32 | (uint32_t)fd; }
-
 static struct shared *map_file(uint64_t name)
 {
     char path[64];
     void *map;
     int fd;
 
-    (void)snprintf(path, sizeof(path), "/proc/%u/fd/%u", (unsigned)(name >> 32), (unsigned)name);
+    path_of(path, sizeof(path), name);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return NULL;

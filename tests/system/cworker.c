@@ -6,10 +6,11 @@
  *   cworker driver FILE [option=value ...]  a driver: hands FILE, which it writes from the options, over as the bundle
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
- * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
- * mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier where the others train;
- * 3: many small ones, more than the transport has places), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew), update (1:
- * weights are updated by libshoal, but for a worker alone; 2: at some steps not all workers offer it; 3: at some they offer another one). CWORKER_BUG plants one of four bugs at step 5, v =
+ * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), device_ballast (of the
+ * device), compute_us (a mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier
+ * where the others train; 3: many small ones, more than the transport has places), parts (a gradient is given in so many,
+ * the last one first), anew (1: some are begun wrongly, and given anew), update (1: weights are updated by libshoal, but
+ * for a worker alone; 2: at some steps not all workers offer it; 3: at some they offer another one). CWORKER_BUG plants one of four bugs at step 5, v =
  * 1, for tests of the tests. CWORKER_LOG: a file for the records' digests; CWORKER_TIMES: a file of rows of four 64-bit
  * numbers, see note_time. */
 #include <errno.h>
@@ -37,6 +38,7 @@ struct options {
     uint64_t epochs;
     uint64_t buffers;
     uint64_t ballast;
+    uint64_t device_ballast;
     uint64_t compute_us;
     uint64_t seed;
     uint64_t ops; /* 1: try the collectives outside of steps first */
@@ -90,7 +92,8 @@ static void set_option(struct options *o, const char *text)
         { "elems=", &o->elems },     { "v=", &o->v },
         { "samples=", &o->samples }, { "minibatch=", &o->minibatch },
         { "epochs=", &o->epochs },   { "buffers=", &o->buffers },
-        { "ballast=", &o->ballast }, { "compute_us=", &o->compute_us },
+        { "ballast=", &o->ballast }, { "device_ballast=", &o->device_ballast },
+        { "compute_us=", &o->compute_us },
         { "seed=", &o->seed },       { "ops=", &o->ops },
         { "parts=", &o->parts },     { "anew=", &o->anew },
         { "update=", &o->update },
@@ -535,6 +538,14 @@ static void open_device(struct run *run)
     if (run->on_device && (shoal_device_open(run->comm, 0) != SHOAL_OK ||
                            shoal_device_allocate(run->comm, bytes < 4096 ? 4096 : bytes, &run->buffer) != SHOAL_OK))
         die(run, "device");
+    for (uint64_t mib = run->o.device_ballast; run->on_device && mib > 0;) { /* goes with the process */
+        struct shoal_dev_buf ballast;
+        uint64_t piece = mib < 4096 ? mib : 4096;
+
+        if (shoal_device_allocate(run->comm, piece << 20, &ballast) != SHOAL_OK)
+            die(run, "device memory");
+        mib -= piece;
+    }
 }
 
 /* Prints what NCCL's communicators went through, for the tests. */

@@ -116,3 +116,18 @@ def test_the_script_for_a_card_runs_here(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "SHOAL_CUDA": str(NEW)})
     assert done.returncode == 0 and "native: 0 parts failed" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("\nok ") >= 4 and "not run: none" in done.stdout, done.stdout
+
+
+def test_the_figures_of_a_card_are_taken_here(tmp_path):
+    """tests/gpu/card.py, on a card that is none: every part."""
+    words = [sys.executable, ROOT / "tests/gpu/card.py", "--bin", OUT / "tests", "--nccl", NEW, "--mib", "2", "--cycles", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=2 * SECONDS, env={**os.environ, "SHOAL_CUDA": str(NEW)})
+    assert done.returncode == 0 and re.findall(r"^(\w+) +ok ", done.stdout, re.M) == ["copies", "shared", "life", "victim"], done.stdout + done.stderr
+    assert "card: Pretence GPU" in done.stdout
+
+
+@pytest.mark.parametrize("script,words", [("card.py", "no card here: "), ("run.py", "no card here, so nothing was checked: ")])
+def test_the_figures_of_a_card_say_that_there_is_none(script, words):
+    done = subprocess.run([sys.executable, ROOT / "tests/gpu" / script], capture_output=True, text=True, timeout=SECONDS,
+                          env={**os.environ, "SHOAL_CUDA": "/nowhere/libcuda.so.1"})
+    assert done.returncode == 2 and done.stdout.startswith(words) and "/nowhere/libcuda.so.1" in done.stdout, done.stdout + done.stderr
