@@ -324,6 +324,8 @@ static enum shoal_err lay_out(struct shoal_comm *comm, const struct shoal_comm_p
     struct arena_layout layout;
     enum shoal_err err = arena_layout_init(&layout, plan, &comm->msg);
 
+    if (err == SHOAL_OK && comm->device != NULL)
+        device_unpin_all(comm->device);
     if (err == SHOAL_OK)
         err = arena_use(&comm->arena, &layout, &comm->msg);
     if (err != SHOAL_OK)
@@ -387,6 +389,31 @@ static void *slot_at(struct shoal_comm *comm, uint64_t at)
 
 float *shoal_comm_work(struct shoal_comm *comm) { return slot_at(comm, comm->arena.layout.work_at); }
 float *shoal_comm_result(struct shoal_comm *comm) { return (float *)(void *)comm->arena.map; }
+
+enum shoal_err shoal_comm_result_parts(struct shoal_comm *comm, struct shoal_result_part *parts, uint32_t cap, uint32_t *count)
+{
+    struct arena *arena = &comm->arena;
+
+    *count = 0;
+    if (!comm->planned || cap < arena->map_count)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "room for %u of %u parts of the result", cap, arena->map_count);
+    for (uint32_t i = 0; i < arena->map_count; i++) {
+        const struct arena_part *part = &arena->map_parts[i];
+        uint64_t begin = part->begin / sizeof(float);
+        uint64_t end = part->end / sizeof(float);
+        uint8_t *region = arena_region(arena, part->slot);
+
+        if (region == NULL)
+            return comm_fail(comm, SHOAL_ERR_FULL, "cannot map the arena region of slot %u", part->slot);
+        end = end < arena->layout.sum_elems ? end : arena->layout.sum_elems; /* a part ends with a page */
+        if (begin < end)
+            parts[(*count)++] = (struct shoal_result_part){
+                begin, end - begin, (float *)(void *)(region + arena->layout.result_at + part->begin)
+            };
+    }
+    return SHOAL_OK;
+}
+
 uint8_t *shoal_comm_copy_work(struct shoal_comm *comm) { return slot_at(comm, comm->arena.layout.copy_work_at); }
 uint8_t *shoal_comm_copy_result(struct shoal_comm *comm) { return comm->copy_result; }
 uint8_t *shoal_comm_touched(struct shoal_comm *comm) { return comm->touched; }

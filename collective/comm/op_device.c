@@ -73,6 +73,22 @@ enum shoal_err shoal_device_write(struct shoal_comm *comm, uint64_t address, con
     return err == SHOAL_OK ? device_copy_in(comm->device, address, bytes, len, &comm->msg) : err;
 }
 
+enum shoal_err shoal_device_pin(struct shoal_comm *comm, void *bytes, uint64_t len)
+{
+    enum shoal_err err = check_device(comm, "pin");
+
+    if (err == SHOAL_OK && (bytes == NULL || len == 0))
+        err = comm_fail(comm, SHOAL_ERR_INVALID, "nothing to pin");
+    return err == SHOAL_OK ? device_pin(comm->device, bytes, len, &comm->msg) : err;
+}
+
+enum shoal_err shoal_device_unpin(struct shoal_comm *comm, void *bytes)
+{
+    enum shoal_err err = check_device(comm, "unpin");
+
+    return err == SHOAL_OK ? device_unpin(comm->device, bytes, &comm->msg) : err;
+}
+
 void shoal_device_counts(const struct shoal_comm *comm, struct shoal_device_counts *counts)
 {
     *counts = comm->device == NULL ? (struct shoal_device_counts){ 0 } : comm->device->counts;

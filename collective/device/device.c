@@ -100,6 +100,7 @@ void device_destroy(struct device *device)
         return;
     if (device->context != NULL && device_use(device, &msg) == SHOAL_OK) {
         (void)nccl_life_abort(device, &msg); /* the process ends, or forgets it */
+        device_unpin_all(device);
         if (device->stream != NULL)
             (void)device->cuda.stream_destroy(device->stream);
         (void)device->cuda.context_release(device->handle);
@@ -140,4 +141,52 @@ enum shoal_err device_copy_out(struct device *device, void *to, uint64_t from, u
     if (err != SHOAL_OK)
         return err;
     return outcome(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream), msg);
+}
+
+/* ---- memory of the host ---- */
+
+static void **find_pin(struct device *device, const void *bytes)
+{
+    for (uint32_t i = 0; i < DEVICE_PINS_MAX; i++)
+        if (device->pins[i] == bytes)
+            return &device->pins[i];
+    return NULL;
+}
+
+enum shoal_err device_pin(struct device *device, void *bytes, uint64_t len, struct shoal_msg *msg)
+{
+    void **pin = find_pin(device, NULL);
+    enum shoal_err err = device_use(device, msg);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (pin == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "more than %u pieces of memory are pinned for device %d", DEVICE_PINS_MAX,
+                          device->ordinal);
+    err = outcome(device, "cuMemHostRegister", device->cuda.host_register(bytes, (size_t)len, 0), msg);
+    if (err == SHOAL_OK)
+        *pin = bytes;
+    return err;
+}
+
+enum shoal_err device_unpin(struct device *device, void *bytes, struct shoal_msg *msg)
+{
+    void **pin = bytes == NULL ? NULL : find_pin(device, bytes);
+    enum shoal_err err = device_use(device, msg);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (pin == NULL)
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "that memory is not pinned for device %d", device->ordinal);
+    *pin = NULL;
+    return outcome(device, "cuMemHostUnregister", device->cuda.host_unregister(bytes), msg);
+}
+
+void device_unpin_all(struct device *device)
+{
+    struct shoal_msg msg;
+
+    for (uint32_t i = 0; i < DEVICE_PINS_MAX; i++)
+        if (device->pins[i] != NULL)
+            (void)device_unpin(device, device->pins[i], &msg);
 }

@@ -20,6 +20,9 @@
 /* Memory between the device and what widens or narrows values. */
 #define DEVICE_BOUNCE_BYTES (512u * 1024u)
 
+/* Slices of a result and partial sums. */
+#define DEVICE_PINS_MAX (2u * SHOAL_RANKS_MAX)
+
 enum nccl_flag { NCCL_WHOLE = 1, NCCL_CAN_SHRINK = 2, NCCL_CAN_GROW = 4 };
 
 struct nccl_life {
@@ -45,6 +48,7 @@ struct device {
     void *stream;
     char name[48];
     uint8_t *bounce;
+    void *pins[DEVICE_PINS_MAX]; /* memory of the host that is registered; NULL: none */
     struct shoal_msg no_nccl; /* why */
     uint64_t group_epoch;     /* word of the epoch for which NCCL was looked at */
     bool group_stands;        /* there, and it can be used */
@@ -59,6 +63,10 @@ enum shoal_err device_copy_in(struct device *device, uint64_t to, const void *fr
 enum shoal_err device_copy_out(struct device *device, void *to, uint64_t from, uint64_t bytes, struct shoal_msg *msg);
 /* Wait for the work of a stream of the caller's. */
 enum shoal_err device_wait_for(struct device *device, void *stream, struct shoal_msg *msg);
+/* Register memory of the host, and let go of it: before it is unmapped. */
+enum shoal_err device_pin(struct device *device, void *bytes, uint64_t len, struct shoal_msg *msg);
+enum shoal_err device_unpin(struct device *device, void *bytes, struct shoal_msg *msg);
+void device_unpin_all(struct device *device);
 /* Make the context this thread's. */
 enum shoal_err device_use(struct device *device, struct shoal_msg *msg);
 enum shoal_err device_fail(const struct device *device, const char *call, cuda_result result, struct shoal_msg *msg);

@@ -105,6 +105,15 @@ SHOAL_API enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct 
 /* The buffers, valid from ready to the next ready or close. */
 SHOAL_API float *shoal_comm_work(struct shoal_comm *comm);   /* sum_elems: .grad during backward */
 SHOAL_API float *shoal_comm_result(struct shoal_comm *comm); /* sum_elems: .grad during optimizer.step; read only */
+/* The slices of the result as they lie in memory whose address stays until the next ready, unlike the pages of
+ * shoal_comm_result, which change with the epoch. To be asked for again after each reduce or apply_result. */
+struct shoal_result_part {
+    uint64_t begin; /* in elements */
+    uint64_t elems;
+    float *values;
+};
+SHOAL_API enum shoal_err shoal_comm_result_parts(struct shoal_comm *comm, struct shoal_result_part *parts, uint32_t cap,
+                                                 uint32_t *count);
 SHOAL_API uint8_t *shoal_comm_copy_work(struct shoal_comm *comm); /* copy_bytes: buffers of v = 0, before its publish */
 SHOAL_API uint8_t *shoal_comm_copy_result(struct shoal_comm *comm); /* copy_bytes: the committed buffers */
 SHOAL_API uint8_t *shoal_comm_touched(struct shoal_comm *comm); /* (param_count + 7) / 8: OR over v, of the result */

@@ -32,6 +32,12 @@ SHOAL_API enum shoal_err shoal_device_read(struct shoal_comm *comm, void *bytes,
                                            void *stream);
 SHOAL_API enum shoal_err shoal_device_write(struct shoal_comm *comm, uint64_t address, const void *bytes, uint64_t len,
                                             void *stream);
+/* Have the driver pin memory of the buffers of shoal_comm_ready, or of a slice of the result: copies from and to it are then as
+ * fast as they can be, and may run beside the caller. It is let go of by shoal_device_unpin, which must come after the last copy,
+ * at the latest by the next shoal_comm_ready or close. DEVICE: the driver refused, and copies are only slower; the text says why.
+ * FULL: too many pieces. */
+SHOAL_API enum shoal_err shoal_device_pin(struct shoal_comm *comm, void *bytes, uint64_t len);
+SHOAL_API enum shoal_err shoal_device_unpin(struct shoal_comm *comm, void *bytes);
 /* Work of NCCL so far: operations, and communicators that were made, kept, shrunk, grown and given up. */
 struct shoal_device_counts {
     uint64_t operations;

@@ -161,9 +161,12 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
     return 0;
 }
 
+static void registered_none(void);
+
 int cuDevicePrimaryCtxRelease_v2(int device)
 {
     (void)device;
+    registered_none();
     return 0;
 }
 
@@ -390,6 +393,13 @@ static struct {
     uintptr_t begin;
     uintptr_t end;
 } registered[PIECES];
+
+static void registered_none(void)
+{
+    for (unsigned i = 0; i < PIECES; i++)
+        if (registered[i].end != 0)
+            mistake("memory of the host is still registered");
+}
 
 int cuMemHostRegister_v2(void *bytes, size_t len, unsigned flags)
 {

@@ -70,6 +70,9 @@ struct run {
     const char *bug;
     bool on_device; /* CWORKER_DEVICE is set; "2": no communicator is to be given up */
     struct shoal_dev_buf buffer;
+    struct shoal_result_part pinned[SHOAL_RANKS_MAX]; /* elems 0: none */
+    uint64_t pins;
+    uint64_t pins_refused;
 };
 
 static void die(struct run *run, const char *what)
@@ -220,6 +223,47 @@ static void apply_alone(struct run *run, const float *g)
     }
 }
 
+/* Pinned anew where the result's slices are others than before. */
+static void pin_parts(struct run *run, const struct shoal_result_part *parts, uint32_t count)
+{
+    bool same = true;
+
+    for (uint32_t i = 0; i < SHOAL_RANKS_MAX && same; i++)
+        same = i < count ? parts[i].values == run->pinned[i].values && parts[i].elems == run->pinned[i].elems
+                         : run->pinned[i].elems == 0;
+    for (uint32_t i = 0; i < SHOAL_RANKS_MAX && !same; i++) {
+        if (run->pinned[i].elems > 0 && shoal_device_unpin(run->comm, run->pinned[i].values) == SHOAL_ERR_DEVICE)
+            die(run, "unpin");
+        run->pinned[i] = (struct shoal_result_part){ 0 };
+    }
+    for (uint32_t i = 0; i < count && !same; i++) {
+        enum shoal_err err = shoal_device_pin(run->comm, parts[i].values, parts[i].elems * sizeof(float));
+
+        run->pinned[i] = parts[i];
+        run->pins += err == SHOAL_OK;
+        if (err != SHOAL_OK && run->pins_refused++ == 0)
+            (void)fprintf(stderr, "cworker: pin: %s\n", shoal_comm_error(run->comm));
+    }
+}
+
+/* On a device the result goes there in slices; what it is comes from there. */
+static void result_through_device(struct run *run)
+{
+    struct shoal_result_part parts[SHOAL_RANKS_MAX];
+    uint32_t count;
+
+    if (shoal_comm_result_parts(run->comm, parts, SHOAL_RANKS_MAX, &count) != SHOAL_OK)
+        die(run, "parts of the result");
+    pin_parts(run, parts, count);
+    for (uint32_t i = 0; i < count; i++)
+        if (shoal_device_write(run->comm, run->buffer.address + parts[i].begin * sizeof(float), parts[i].values,
+                               parts[i].elems * sizeof(float), NULL) != SHOAL_OK)
+            die(run, "a part of the result");
+    memset(run->model.gradient, 0, run->o.elems * sizeof(float));
+    if (shoal_device_read(run->comm, run->model.gradient, run->buffer.address, run->o.elems * sizeof(float), NULL) != SHOAL_OK)
+        die(run, "the result");
+}
+
 static void apply(struct run *run)
 {
     const float *g = shoal_comm_result(run->comm);
@@ -231,7 +275,10 @@ static void apply(struct run *run)
     if (committed.kind == SHOAL_STEP_TRAIN) {
         if (updates_by_libshoal(run))
             apply_by_libshoal(run);
-        else
+        else if (run->on_device && run->o.elems > 0) {
+            result_through_device(run);
+            apply_alone(run, run->model.gradient);
+        } else
             apply_alone(run, g);
         memcpy(run->model.buffers, shoal_comm_copy_result(run->comm), run->o.buffers * sizeof(double));
         if (committed.digest !=
@@ -555,6 +602,8 @@ static void say_counts(const struct run *run)
 
     if (!run->on_device)
         return;
+    (void)fprintf(stderr, "device: pins %llu pins_refused %llu\n", (unsigned long long)run->pins,
+                  (unsigned long long)run->pins_refused);
     shoal_device_counts(run->comm, &n);
     (void)fprintf(stderr, "device: operations %llu made %llu kept %llu shrunk %llu grown %llu given_up %llu staged %llu\n",
                   (unsigned long long)n.operations, (unsigned long long)n.made, (unsigned long long)n.kept,

@@ -118,6 +118,20 @@ def test_the_script_for_a_card_runs_here(tmp_path):
     assert done.stdout.count("\nok ") >= 4 and "not run: none" in done.stdout, done.stdout
 
 
+@pytest.mark.parametrize("scenario", ["three_workers", "reform", "two_joins_and_a_kill", "kill_mid_reduce", "kill_before_apply", "fetch_on_a_host", "random"])
+def test_slices_of_the_result_go_to_the_device_from_pinned_memory(scenario):
+    """What the worker applies is what it finds on the device. The driver that is none ends a process that pins memory twice, or unmaps
+    what is pinned."""
+    counts, _ = play(scenario)
+    assert counts["pins"] > 2 and counts["pins_refused"] == 0
+
+
+def test_memory_that_the_driver_does_not_pin_is_copied_all_the_same():
+    counts, said = play("reform", GPU_FAKE_FAIL="cuMemHostRegister_v2:2:2")
+    assert counts["pins_refused"] > 0, said
+    assert "cworker: pin: cuMemHostRegister on device 0 (Pretence GPU): CUDA_ERROR_OUT_OF_MEMORY (2)" in said, said
+
+
 def test_the_figures_of_a_card_are_taken_here(tmp_path):
     """tests/gpu/card.py, on a card that is none: every part."""
     words = [sys.executable, ROOT / "tests/gpu/card.py", "--bin", OUT / "tests", "--nccl", NEW, "--mib", "2", "--cycles", "2"]

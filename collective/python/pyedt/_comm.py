@@ -14,6 +14,7 @@ KEEP, LOAD, TAKE = range(3)
 (LOADING, READY, ENTERING, COMPUTING, REDUCING, APPLYING, VALIDATING, CALLBACK, DONE) = range(9)
 WAITING, RUNNING, FINISHED, FAILED = range(4)
 
+PARTS_MAX = 64  # SHOAL_RANKS_MAX
 ERR_NOT_FOUND, ERR_RANK_LOST = 5, 13
 
 
@@ -60,6 +61,10 @@ class Op(ctypes.Structure):
                 ("pad", c_uint32), ("dims", c_uint64 * 8)]
 
 
+class ResultPart(ctypes.Structure):
+    _fields_ = [("begin", c_uint64), ("elems", c_uint64), ("values", c_void_p)]
+
+
 class DriverEvent(ctypes.Structure):
     _fields_ = [("event", c_uint32), ("call", c_uint32), ("state", c_uint32), ("engines", c_uint32),
                 ("acked_step", c_uint64), ("final_step", c_uint64), ("first_step", c_uint64), ("record_count", c_uint32),
@@ -77,6 +82,10 @@ SIGNATURES = {
     "shoal_comm_ready": (c_int, [c_void_p, POINTER(Plan)]),
     "shoal_comm_work": (c_void_p, [c_void_p]),
     "shoal_comm_result": (c_void_p, [c_void_p]),
+    "shoal_comm_result_parts": (c_int, [c_void_p, POINTER(ResultPart), c_uint32, POINTER(c_uint32)]),
+    "shoal_device_open": (c_int, [c_void_p, c_int]),
+    "shoal_device_pin": (c_int, [c_void_p, c_void_p, c_uint64]),
+    "shoal_device_unpin": (c_int, [c_void_p, c_void_p]),
     "shoal_comm_copy_work": (c_void_p, [c_void_p]),
     "shoal_comm_copy_result": (c_void_p, [c_void_p]),
     "shoal_comm_touched": (c_void_p, [c_void_p]),
@@ -174,6 +183,7 @@ class Communicator:
             self._comm = c_void_p()
             raise CommError("cannot reach the agent: %s" % error.value.decode("utf-8", "replace"))
         self._plan = None
+        self.device = None  # that libshoal has open
         self._step, self._assigned = StepHead(), None
         self._minibatch, self._values = Minibatch(), None
 
@@ -212,6 +222,12 @@ class Communicator:
 
     def result(self):
         return self._array(self._lib.shoal_comm_result, self._plan.sum_elems, np.float32)
+
+    def result_parts(self):
+        """[(first element, elements, address)]: the result where it stays until the next ready."""
+        parts, count = (ResultPart * PARTS_MAX)(), c_uint32()
+        self._check(self._lib.shoal_comm_result_parts(self._comm, parts, PARTS_MAX, byref(count)), "asking for the result")
+        return [(part.begin, part.elems, part.values) for part in parts[:count.value]]
 
     def copy_work(self):
         return self._array(self._lib.shoal_comm_copy_work, self._plan.copy_bytes, np.uint8)
@@ -376,6 +392,20 @@ class Communicator:
 
     def op_wait(self, handle):
         self._check(self._lib.shoal_op_wait(self._comm, handle), "a collective")
+
+    # ---- a device ----
+
+    def device_open(self, ordinal):
+        """Once; whether it is open."""
+        if self.device is None:
+            self._check(self._lib.shoal_device_open(self._comm, ordinal), "opening a device")
+            self.device = ordinal
+
+    def pin(self, address, length):
+        self._check(self._lib.shoal_device_pin(self._comm, address, length), "pinning memory")
+
+    def unpin(self, address):
+        self._check(self._lib.shoal_device_unpin(self._comm, address), "letting go of pinned memory")
 
     # ---- the driver ----
 

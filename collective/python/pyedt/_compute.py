@@ -154,7 +154,13 @@ class Gradients:
         """(place, .grad) of each parameter, in flat memory."""
         return [(place, own_type(place, p)) for place, p in zip(flat_views(flat, self.parameters), self.parameters)]
 
-    def _to_apply(self):
+    def _way(self, comm):
+        """F7: to libshoal's memory and back."""
+        if self._stage is None:
+            self._stage = _stage.Stage(self._device, self.elems, comm)
+        return self._stage
+
+    def _to_apply(self, comm):
         """The reduced gradient as step() may have it. The result must stand until the next step is complete: an optimizer
         that may scale .grad in place gets a copy."""
         if self._result_views is not None and _optimizers.only_reads_gradients(self._optimizer):
@@ -162,7 +168,10 @@ class Gradients:
         if self._applied is None:
             self._applied = torch.zeros(self.elems, device=self._device)
             self._applied_views = self._views_of(self._applied)
-        self._applied.copy_(self._result)
+        if self._on_host:
+            self._applied.copy_(self._result)
+        else:
+            self._way(comm).fetch(self._applied)
         return self._applied_views
 
     def zero(self, set_to_none=True):
@@ -183,6 +192,8 @@ class Gradients:
         """After assign of a train step (F6)."""
         self._sums = self._leaf = None
         self._sending, self._kept = 0, not self._on_host and comm.size() == 1 and len(mine) == parts
+        if self._stage is not None and not mine:
+            self._stage.settle()  # nothing of mine is told of before the others may write
         if self._kept:
             comm.keep()
             self._sums = _sums.Sums(parts)
@@ -193,11 +204,10 @@ class Gradients:
     def are_staged(self):
         return not self._on_host and not self._kept
 
-    def begin_node(self, parts, first):
+    def begin_node(self, comm, parts, first):
         """F7: what is added next is the node that begins there."""
         self._sums = _sums.Sums(parts, first)
-        if self._stage is None:
-            self._stage = _stage.Stage(self._device, self.elems)
+        self._way(comm)
 
     def begin_sending(self, comm, v, samples):
         """F7: the one mini-batch of a node, if it may be."""
@@ -358,7 +368,7 @@ class Gradients:
             self._step_made(comm)
             return len(self.parameters)
         self.update.own(comm)
-        for i, (parameter, (place, view), used) in enumerate(zip(self.parameters, self._to_apply(), touched.tolist())):
+        for i, (parameter, (place, view), used) in enumerate(zip(self.parameters, self._to_apply(comm), touched.tolist())):
             if view is not place:
                 view.copy_(place)
             parameter.grad = (view.to_sparse(1) if i in self._sparse else view) if used else None

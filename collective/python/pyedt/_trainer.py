@@ -318,7 +318,7 @@ class Trainer:
     def _compute_node(self, step, group):
         """Mini-batches that are a node of the step's tree: what goes to libshoal is their sum."""
         tuples, total = [], 0
-        self.gradients.begin_node(step.parts, group[0])
+        self.gradients.begin_node(self.comm, step.parts, group[0])
         for v in group:
             seed = self._step_seed(step.epoch, step.number, v)
             batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))

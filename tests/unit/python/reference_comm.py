@@ -53,6 +53,11 @@ class ReferenceComm:
     def result(self):
         return self._result
 
+    def result_parts(self):
+        """As of two workers."""
+        half, address = len(self._result) // 2, self._result.ctypes.data
+        return [part for part in ((0, half, address), (half, len(self._result) - half, address + 4 * half)) if part[1]]
+
     def copy_work(self):
         return self._copy_work
 

@@ -7,7 +7,7 @@ import torch
 from jobs import bits, make_header, make_parts, make_trainer, numbers, run_mesh
 from torch import nn
 
-from pyedt import _compute, _records, _sums, _update
+from pyedt import _comm, _compute, _records, _stage, _sums, _update
 
 
 def leaves(parts, seed, shapes=((3, 5), (7,), (0,))):
@@ -166,6 +166,98 @@ def test_engines_put_the_sums_of_their_devices_where_they_are_added_up(device, k
     got = run_mesh(lambda s: engines, make)
     assert got[0][0].comm.kept == 0 and got[0][0].comm.placed >= 12
     assert bits(got[0][0]) == bits(wanted[0][0]) and numbers(got[1]) == numbers(wanted[1])
+
+
+class Pins:
+    """A libshoal whose driver pins so much and no more; the result lies in memory that the test moves."""
+
+    def __init__(self, most):
+        self.most, self.pinned, self.said, self.parts = most, {}, [], []
+
+    def device_open(self, ordinal):
+        self.said.append("open %d" % ordinal)
+
+    def pin(self, address, length):
+        assert address not in self.pinned
+        if len(self.pinned) == self.most:
+            raise _comm.CommError("cuMemHostRegister on device 0 (Pretence GPU): CUDA_ERROR_OUT_OF_MEMORY (2)")
+        self.pinned[address] = length
+        self.said.append("pin")
+
+    def unpin(self, address):
+        del self.pinned[address]
+        self.said.append("unpin")
+
+    def result_parts(self):
+        return self.parts
+
+
+class Ended:
+    """An event of a copy."""
+
+    def __init__(self, said):
+        self._said = said
+
+    def synchronize(self):
+        self._said.append("waited")
+
+
+def slices(values, *cuts):
+    cuts = [0, *cuts, len(values)]
+    return [(a, b - a, values.ctypes.data + 4 * a) for a, b in zip(cuts, cuts[1:])]
+
+
+def test_the_result_comes_back_from_slices_that_are_pinned_while_they_are_its(monkeypatch):
+    monkeypatch.setattr(_stage, "has_driver", lambda device: True)
+    comm, result, into = Pins(9), np.arange(10, dtype=np.float32), torch.zeros(10)
+    place = np.zeros(10, dtype=np.float32)
+    stage = _stage.Stage(torch.device("cpu"), 10, comm)
+    stage.begin(place.ctypes.data)
+    comm.parts = slices(result, 4)
+    for _ in range(3):
+        stage.fetch(into)
+    assert into.tolist() == result.tolist() and comm.said == ["open 0", "pin", "pin", "pin"]
+    stage._fetched = Ended(comm.said)
+    comm.parts = slices(result, 4, 7)  # a third worker: the first slice stays
+    stage.fetch(into)
+    assert comm.said[4:] == ["waited", "unpin", "pin", "pin"], "what is copied stays pinned until it is"
+    assert comm.pinned == {place.ctypes.data: 40, result.ctypes.data: 16, result.ctypes.data + 16: 12, result.ctypes.data + 28: 12}
+    stage.close()
+    assert comm.pinned == {}
+
+
+def test_memory_that_is_not_pinned_is_said_once_and_copied(monkeypatch, capsys):
+    monkeypatch.setattr(_stage, "has_driver", lambda device: True)
+    comm, result, into = Pins(1), np.arange(10, dtype=np.float32), torch.zeros(10)
+    comm.parts = slices(result, 2, 5)
+    stage = _stage.Stage(torch.device("cpu"), 10, comm)
+    for _ in range(2):
+        stage.fetch(into)
+    assert into.tolist() == result.tolist() and len(comm.pinned) == 1
+    said = capsys.readouterr().out
+    assert said.count("gradients go through memory that the driver did not pin: cuMemHostRegister on device 0") == 1, said
+    stage.close()
+    assert comm.pinned == {}
+
+
+def test_no_mini_batch_of_mine_is_told_of_before_the_last_result_is_copied():
+    comm = Pins(0)
+    stage = _stage.Stage(torch.device("cpu"), 4, comm)
+    place = np.zeros(4, dtype=np.float32)
+    stage.begin(place.ctypes.data)
+    stage._fetched = Ended(comm.said)
+    stage.send(0, torch.ones(4))
+    stage.finish(lambda offset, elems, address: comm.said.append("told"))
+    assert comm.said == ["waited", "told"]
+
+
+def test_an_engine_without_a_mini_batch_waits_for_its_copy_of_the_result_too(device):
+    device["on"] = True
+    trainers, _, _ = run_mesh(lambda s: 8, until=1)
+    gradients, said = trainers[0].gradients, []
+    gradients._stage._fetched = Ended(said)
+    gradients.assigned(trainers[0].comm, 8, [])
+    assert said == ["waited"]
 
 
 class Chancy(nn.Module):
