@@ -98,6 +98,15 @@ static bool shrink_is_refused(void)
     return true;
 }
 
+/* Where the library can; it may say that it is still at it. */
+static void revoke(void)
+{
+    nccl_result result = device->nccl.table.revoke == NULL ? NCCL_OK : device->nccl.table.revoke(device->nccl.comm, 0);
+
+    if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
+        must(shoal_fail(&msg, SHOAL_ERR_DEVICE, "ncclCommRevoke gave %d", (int)result), "revoke");
+}
+
 static void cycle(cuda_address values)
 {
     make();
@@ -105,8 +114,7 @@ static void cycle(cuda_address values)
     if (shrink_is_refused())
         make();
     add(values);
-    if (device->nccl.table.revoke != NULL && device->nccl.table.revoke(device->nccl.comm, 0) != NCCL_OK)
-        must(shoal_fail(&msg, SHOAL_ERR_DEVICE, "ncclCommRevoke failed"), "revoke");
+    revoke();
     must(nccl_life_abort(device, &msg), "abort");
 }
 

@@ -291,9 +291,24 @@ class Parts:
         return self.training.submit(mesh, mesh.hosts[0], folder, "--workers", str(workers), "--env", "SAMPLES_DEVICE=" + self.device,
                                     framework="edtPyTorch", script=("run", kind, size, batch, steps, virtual))
 
+    def tell(self, job):
+        """What there is to be seen of a job that does not end."""
+        host = self.mesh.hosts[0]
+        print("---- %s does not end: %s" % (job, json.dumps(self.mesh.job(job))[:1500]))
+        print(self.mesh.shoal("why", job, "--node", host.url).stdout)
+        for path in sorted(path for path in host.data.glob("**/%s/**/*" % job) if path.is_file()):
+            print("%d bytes, %.1f s ago: %s" % (path.stat().st_size, time.time() - path.stat().st_mtime, path.relative_to(host.data)))
+            if path.name in ("stdout", "stderr", "launcher", "driver.stdout"):
+                print(path.read_text(errors="replace")[-1500:])
+        sys.stdout.flush()
+
     def ended(self, job, seconds):
         mesh = self.mesh
-        facts = self.training.ended(mesh, job, self.left(seconds))
+        try:
+            facts = self.training.ended(mesh, job, self.left(seconds))
+        except Exception:
+            self.tell(job)
+            raise
         text = "\n".join(path.read_text(errors="replace") for name in ("stdout", "stderr")
                          for path in sorted(mesh.hosts[0].data.glob("**/%s/**/%s" % (job, name))))
         self.text.append("==== %s\n%s" % (job, text[-60000:]))
