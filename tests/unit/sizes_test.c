@@ -43,7 +43,7 @@ static const struct size_row tables[] = {
     { "support: peers of interest", 832 },
     { "support: own claims towards them", 24 },
     { "support: claims of theirs", 56 },
-    { "lead: jobs that this host leads", 491520 },
+    { "lead: jobs that this host leads", 532480 }, /* with epochs of up to SHOAL_RANKS_MAX members */
     { "slots: the core", 688128 },
     { "slots: jobs with workers here", 98304 },
     { "sched: the core", 180224 },
