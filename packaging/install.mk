@@ -7,7 +7,7 @@ DESTDIR ?=
 LIBDIR  ?= $(PREFIX)/lib
 
 # What a kernel in C includes, kernel.h; a worker in C: worker.h, collective.h, collective_op.h, device.h, and what these include.
-PUBLIC_HEADERS := buf collective collective_op device error ids kernel limits permute step_record wire worker
+PUBLIC_HEADERS := buf collective collective_op device error ids kernel limits permute ranks step_record wire worker
 COMPLETION     := $(OUT)/completion
 INSTALLED       = $(DESTDIR)$(PREFIX)
 VERSION        := $(shell sed -n 's/^.define SHOAL_VERSION "\(.*\)"/\1/p' node/agent/agent.h)
