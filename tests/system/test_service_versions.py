@@ -222,9 +222,13 @@ def test_a_canary_does_not_stand_in_for_a_current_version_that_sleeps(services):
     assert services.ask(beta, "echo", json.dumps(profile).encode(), path="/dlim/v1/model/%s/appprofile", method="PUT")[0] == 200
     (services.package / "which").write_text("two")
     services.mesh.cli(beta, "service", "deploy", "echo", "--package", services.package, "--canary", 0, "--", services.mesh.python, "kernel.py", 4)
+
+    def asleep_beside_the_canary(host):
+        seen = versions(services, host)
+        return 2 in seen and seen[2]["role"] == "canary" and seen[2]["ready"] == 1 and seen[1]["ready"] == 0
+
     for host in services.mesh.hosts:
-        services.mesh.until(lambda: versions(services, host)[2]["ready"] == 1 and versions(services, host)[1]["ready"] == 0
-                            and versions(services, host)[2]["role"] == "canary", 60, "%s sees version 1 asleep beside the canary" % host.name)
+        services.mesh.until(lambda: asleep_beside_the_canary(host), 60, "%s sees version 1 asleep beside the canary" % host.name)
     assert which(services, gamma, 3) == ["one"] * 3
 
 
