@@ -34,8 +34,8 @@ void routes_recovery_answer(struct http_request *request, const struct shoal_rec
 /* `confirm`, or another flag of the query. False: it is neither true nor false, which has been answered. */
 bool routes_flag(struct http_request *request, const char *key, bool *value);
 
-/* A number of the query up to `max`; absent: `*value` stays. False: it is none, which has been answered. */
-bool routes_number(struct http_request *request, const char *key, uint64_t max, uint64_t *value);
+/* A number of the query, `min` to `max`; absent: `*value` stays. False: it is none, which has been answered. */
+bool routes_number(struct http_request *request, const char *key, uint64_t min, uint64_t max, uint64_t *value);
 
 /* routes_curve.c: the loss curve, as JSON or CSV */
 void routes_curve(struct http_request *request);

@@ -210,13 +210,9 @@ void routes_curve(struct http_request *request)
         http_respond_error(request, 400, "format: \"%.40s\" is not json or csv", format);
         return;
     }
-    if (!routes_number(request, "from", UINT64_MAX, &ask.from) || !routes_number(request, "to", UINT64_MAX, &ask.to) ||
-        !routes_number(request, "points", SHOAL_METRIC_POINTS_MAX, &points))
+    if (!routes_number(request, "from", 1, UINT64_MAX, &ask.from) || !routes_number(request, "to", 0, UINT64_MAX, &ask.to) ||
+        !routes_number(request, "points", 1, SHOAL_METRIC_POINTS_MAX, &points))
         return;
-    if (ask.from == 0 || points == 0) {
-        http_respond_error(request, 400, "%s: steps and points count from 1 on", ask.from == 0 ? "from" : "points");
-        return;
-    }
     ask.points_max = (uint32_t)points;
     http_request_hold(request);
     backend->curve(backend->ctx, &request->user, request->params[0], &ask, on_curve, request);

@@ -566,7 +566,7 @@ static bool read_part(struct http_request *request, struct shoal_job_filter *fil
     *start = 0;
     *length = UINT64_MAX;
     filter->descending = sort != NULL && sort[0] == '-';
-    return routes_number(request, "start", INT64_MAX, start) && routes_number(request, "length", INT64_MAX, length);
+    return routes_number(request, "start", 0, INT64_MAX, start) && routes_number(request, "length", 0, INT64_MAX, length);
 }
 
 static void handle_applications(struct http_request *request)

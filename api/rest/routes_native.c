@@ -1,4 +1,5 @@
 /* Shoal's own API, /v1: what the CLI and the console use beside the execs API. Unknown jobs are 404 here. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -395,17 +396,21 @@ static void on_log(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
     http_request_release(request);
 }
 
-bool routes_number(struct http_request *request, const char *key, uint64_t max, uint64_t *value)
+bool routes_number(struct http_request *request, const char *key, uint64_t min, uint64_t max, uint64_t *value)
 {
     const char *text = http_query(request, key);
     char *end = NULL;
 
     if (text == NULL)
         return true;
+    errno = 0;
     *value = strtoull(text, &end, 10);
-    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && *value <= max)
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *value >= min && *value <= max)
         return true;
-    http_respond_error(request, 400, "%s: \"%.40s\" is not a number up to %" PRIu64, key, text, max);
+    if (min > 0)
+        http_respond_error(request, 400, "%s: \"%.40s\" is not a number from %" PRIu64 " to %" PRIu64, key, text, min, max);
+    else
+        http_respond_error(request, 400, "%s: \"%.40s\" is not a number up to %" PRIu64, key, text, max);
     return false;
 }
 
@@ -451,10 +456,10 @@ static void handle_log(struct http_request *request)
         return;
     }
     *log = (struct shoal_log_request){ .id = request->params[0], .caller = &request->user };
-    if (!read_kind(request, log) || !routes_number(request, "cursor", UINT64_MAX, &log->cursor) ||
-        !routes_number(request, "wait_ms", WAIT_MS_MAX, &wait) ||
-        !routes_number(request, "task", SHOAL_ARRAY_INDEX_MAX, &task) ||
-        !routes_number(request, "max", LOG_BYTES_MAX, &bytes))
+    if (!read_kind(request, log) || !routes_number(request, "cursor", 0, UINT64_MAX, &log->cursor) ||
+        !routes_number(request, "wait_ms", 0, WAIT_MS_MAX, &wait) ||
+        !routes_number(request, "task", 0, SHOAL_ARRAY_INDEX_MAX, &task) ||
+        !routes_number(request, "max", 0, LOG_BYTES_MAX, &bytes))
         return;
     log->wait_ms = (uint32_t)wait;
     log->task = (unsigned)task;
@@ -532,8 +537,8 @@ static void handle_tasks(struct http_request *request)
     uint64_t after = SHOAL_ARRAY_NONE;
     uint64_t limit = 100;
 
-    if (!routes_number(request, "after", SHOAL_ARRAY_INDEX_MAX, &after) ||
-        !routes_number(request, "limit", SHOAL_TASKS_PAGE_MAX, &limit) || !read_task_states(request, &ask))
+    if (!routes_number(request, "after", 0, SHOAL_ARRAY_INDEX_MAX, &after) ||
+        !routes_number(request, "limit", 1, SHOAL_TASKS_PAGE_MAX, &limit) || !read_task_states(request, &ask))
         return;
     ask.after_index = (uint32_t)after;
     ask.limit = (uint16_t)limit;

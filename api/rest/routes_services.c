@@ -68,7 +68,7 @@ static void handle_rollback(struct http_request *request)
 {
     uint64_t to = 0;
 
-    if (routes_number(request, "to", 999999999, &to))
+    if (routes_number(request, "to", 1, 999999999, &to))
         change(request, SHOAL_SERVICE_BACK, (unsigned)to);
 }
 
@@ -84,7 +84,7 @@ static void handle_canary(struct http_request *request)
     const char *version = http_query(request, "version");
     uint64_t percent = UINT64_MAX;
 
-    if (!routes_number(request, "weight", 100, &percent))
+    if (!routes_number(request, "weight", 0, 100, &percent))
         return;
     if (percent == UINT64_MAX || version == NULL || version[0] == '\0') {
         http_respond_error(request, 400,
@@ -100,7 +100,7 @@ static void handle_scale(struct http_request *request)
 {
     uint64_t replicas = UINT64_MAX;
 
-    if (!routes_number(request, "replicas", SHOAL_SERVICE_REPLICAS_MAX, &replicas))
+    if (!routes_number(request, "replicas", 0, SHOAL_SERVICE_REPLICAS_MAX, &replicas))
         return;
     if (replicas == UINT64_MAX)
         http_respond_error(request, 400, "replicas: say how many, 0 to %u", SHOAL_SERVICE_REPLICAS_MAX);

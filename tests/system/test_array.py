@@ -109,7 +109,7 @@ def test_what_an_array_does_not_have_is_said(mesh, script):
     job = run_array(mesh, host, "0-3", "exit 0")
     ended(mesh, job)
     assert "has no task 17" in refused_get(host, "/v1/jobs/%s/tasks?after=17" % job)
-    assert "is not a number up to 500" in refused_get(host, "/v1/jobs/%s/tasks?limit=501" % job)
+    assert "is not a number from 1 to 500" in refused_get(host, "/v1/jobs/%s/tasks?limit=501" % job)
     assert "is not pending, running" in refused_get(host, "/v1/jobs/%s/tasks?state=lost" % job)
     assert "each of the 4 tasks of this array has its own log" in refused_get(host, "/v1/jobs/%s/log" % job)
     plain = mesh.cli(host, "job", "run", *PYTHON_LESS, "--", "/bin/true")["id"]

@@ -508,6 +508,15 @@ def test_another_users_canary_is_refused_as_forbidden(server):
     assert "has version 1, not 2" in asks(server, "ada", "POST", "/v1/services/echo/canary?version=2&weight=5", status=404)
 
 
+@pytest.mark.parametrize("method, path, key", [("POST", "/v1/services/echo/rollback", "to"), ("GET", "/v1/jobs/x/tasks", "limit"),
+                                               ("GET", "/v1/jobs/x/metrics", "from"), ("GET", "/v1/jobs/x/metrics", "points")])
+def test_what_counts_from_1_on_is_not_0(server, method, path, key):
+    """0 is what the program itself means by "not given"; a roll-back to version 0 would be one to the version before."""
+    for given in ("0", "-1", "", "1e3", "18446744073709551616"):
+        said = asks(server, "ada", method, "%s?%s=%s" % (path, key, given), status=400)
+        assert re.search(r'%s: "%s" is not a number from 1 to \d+' % (key, re.escape(given)), said), said
+
+
 def test_command_line(server, tmp_path):
     shoal = OUT / "shoal"
     if not shoal.exists():
