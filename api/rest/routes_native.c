@@ -407,10 +407,7 @@ bool routes_number(struct http_request *request, const char *key, uint64_t min, 
     *value = strtoull(text, &end, 10);
     if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *value >= min && *value <= max)
         return true;
-    if (min > 0)
-        http_respond_error(request, 400, "%s: \"%.40s\" is not a number from %" PRIu64 " to %" PRIu64, key, text, min, max);
-    else
-        http_respond_error(request, 400, "%s: \"%.40s\" is not a number up to %" PRIu64, key, text, max);
+    http_respond_error(request, 400, "%s: \"%.40s\" is not a number from %" PRIu64 " to %" PRIu64, key, text, min, max);
     return false;
 }
 
