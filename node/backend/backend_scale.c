@@ -1,14 +1,18 @@
 /* Each leader of a service's group looks after it, some times a second.
  *
  *     load by gossip: requests in kernels and queues, and those that ingresses hold --> shoal_autoscale() --> SCALE
- *     a version that another one took the place of: when that one has as many ready kernels --> SCALE to none
+ *     a version that another one took the place of: when that one has as many ready kernels --> the mesh group says so, too
+ *         --> EDIT to none, of the revision that was looked at (L2)
  *
  *     the other version, with a canary: as its own profile says, one at least;  pinned by requests: from none, and back to it
  *
  *     what the profile has at least --> the lead: above it, replicas yield to jobs that need their slots at least
  *
- * L1. Only a leader changes the number, through its own log: of two that believe to lead, one is refused by the group. */
+ * L1. Only a leader changes the number, through its own log: of two that believe to lead, one is refused by the group.
+ * L2. A roll-back names the version, then edits it. This node's copy of the mesh may be older than both: a version loses its
+ *     kernels only by a name that was read after the revision, and that revision still stands. */
 #include "shoal/autoscale.h"
+#include "shoal/job_entry.h"
 #include "shoal/job.h"
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
@@ -32,6 +36,7 @@ struct scale_state {
     bool busy; /* a change is under way */
     bool seen; /* in this look */
     const struct backend_serving *all; /* what the hosts say, for this look */
+    struct shoal_mesh_service service; /* of a version that is to have no kernels: as the look saw it */
     bool woken; /* the other version, which requests have asked for by its number */
     uint32_t floor_told, revision_told;
     uint8_t canary_told;
@@ -164,20 +169,52 @@ static void look_current(struct scale_state *state, const struct shoal_job *job,
     (void)follow_load(state, job, state->knobs.kernels_min);
 }
 
+/* Its document stays as it is. */
+static void retire(struct scale_state *state, const struct shoal_job *job)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_EDIT, .job = state->job, .deadline_ms = REQUEST_MS };
+    uint8_t *command = malloc(job->document_len + SHOAL_EDIT_HEAD_BYTES);
+    struct shoal_writer w = shoal_writer_init(command, job->document_len + SHOAL_EDIT_HEAD_BYTES);
+
+    SHOAL_ASSERT(command != NULL);
+    shoal_put_u32(&w, job->revision);
+    shoal_put_u8(&w, 0);
+    shoal_put_raw(&w, job->document, job->document_len);
+    request.command = shoal_writer_view(&w);
+    agent_request(state->agent, &request, on_scaled, state);
+    free(command);
+}
+
+static void on_name(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
+{
+    struct scale_state *state = arg;
+    const struct shoal_job *job = shoal_sched_job(state->agent->sched, state->job);
+
+    (void)text;
+    if (err == SHOAL_OK && shoal_job_id_equal(service->job, state->service.job) && job != NULL && job->document_len > 0 &&
+        job->revision == state->revision)
+        retire(state, job);
+    else
+        state->busy = false; /* the next look sees what there is now */
+}
+
 /* The name stands for another job, which takes over. */
-static void look_before(struct scale_state *state, const struct shoal_job *job, struct shoal_job_id current)
+static void look_before(struct scale_state *state, const struct shoal_job *job, const struct shoal_mesh_service *service)
 {
     struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
     struct backend_tally tally;
     uint32_t enough = job->tasks->replicas;
 
     SHOAL_ASSERT(summary != NULL);
-    if (enough > 0 && backend_summary(state->agent, current, summary)) {
+    if (enough > 0 && backend_summary(state->agent, service->job, summary)) {
         if (summary->want_max < enough)
             enough = summary->want_max;
-        backend_serving_tally(state->all, current, &tally);
-        if (tally.ready > 0 && tally.ready >= enough)
-            scale_to(state, 0);
+        backend_serving_tally(state->all, service->job, &tally);
+        if (tally.ready > 0 && tally.ready >= enough) {
+            state->service = *service;
+            state->busy = true;
+            backend_service_find(state->agent, state->service.name, true, on_name, state);
+        }
     }
     free(summary);
 }
@@ -201,7 +238,7 @@ static void look_other(struct scale_state *state, const struct shoal_job *job,
     if (job->tasks->replicas == 0) /* a host's word of what its kernels have may be older than their end */
         state->woken = tally.held > 0;
     if (!state->woken)
-        look_before(state, job, service->job);
+        look_before(state, job, service);
     else if (follow_load(state, job, 0) == 0)
         state->woken = false;
 }
