@@ -231,12 +231,24 @@ def pack_headers(headers):
     return found
 
 
+def readable(stream, wait_s, woken=None):
+    """Whether there is something to take within so long; `woken`: a descriptor that ends the waiting, too."""
+    poll = select.poll()  # of any descriptor: a kernel may have thousands of files open
+    for one in (stream, woken):
+        if one is not None:
+            poll.register(one, select.POLLIN)
+    return any(descriptor != woken for descriptor, _ in poll.poll(wait_s * 1000))
+
+
 class Connection:
     """One agent's connection. Any thread may send; one reads."""
 
     def __init__(self, stream):
         self._stream, self._frames, self._lock, self._pid = stream, Frames(), threading.Lock(), os.getpid()
         self.lost = False
+
+    def fileno(self):
+        return self._stream.fileno()
 
     def close(self):
         self.lost = True
@@ -266,17 +278,13 @@ class Connection:
         return self.send(b"\x95\xa4done" + pack_int(number) + pack_int(status) + pack_headers(headers) + pack_bytes_head(len(body)),
                          body)
 
-    def receive(self, wait, wait_s=None):
-        """Takes what is there, or waits for some, for ever or so long. False: the agent has closed."""
+    def receive(self):
+        """Takes what is there. False: the agent has closed."""
         if self.lost:
             return False
         size = max(READ_BYTES, min(self._frames.missing(), 4 << 20))
-        if wait_s is not None:
-            if wait and not select.select([self._stream], [], [], wait_s)[0]:
-                return True
-            wait = False
         try:
-            data = self._stream.recv(size, 0 if wait else socket.MSG_DONTWAIT)
+            data = self._stream.recv(size, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:

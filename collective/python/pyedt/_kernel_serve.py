@@ -9,9 +9,12 @@ K3. An exception costs its own batch. SystemExit ends the process.
 K4. The process that watches (kernel_host) reads `Shared`: which phase this one is in, and since when a batch runs.
 K5. What a kernel forks holds no end of the link.
 K6. A part of an answer waits until the client has taken most of those before it. Whoever waits reads frames meanwhile, one
-    thread at a time: the word that lets it go on comes by the same link."""
+    thread at a time: the word that lets it go on comes by the same link.
+K7. A signal that comes just before a system call does not interrupt it, and Python's handler runs only after it: where the
+    kernel waits, a pipe wakes it, and where the user's code has that pipe's place, it looks once a second."""
 
 import collections
+import contextlib
 import json
 import mmap
 import os
@@ -29,6 +32,7 @@ SHARED_BYTES = 4096
 REASON_AT, REASON_BYTES_MAX = 32, 2000  # before it: phase, since, length of the reason
 PART_BYTES_MAX = 256 << 10  # one part is one message, and goes from host to host in one frame
 LOOK_S = 0.05  # how long one look waits for a word of the agent
+SIGNAL_S = 1.0  # K7
 QUEUE_MAX = 4096  # beyond it the agent has to wait; it hands over no more than a batch
 TEXT_PLAIN = "text/plain; charset=utf-8"
 
@@ -135,14 +139,10 @@ class Task:
         return self.connection.send_frame("part", self.number, data)
 
 
-class Stop(BaseException):
-    """SIGTERM came while the kernel waited."""
-
-
 class Server:
     def __init__(self, listener, shared, batch, name):
         self._listener, self._shared, self.batch, self.name = listener, shared, batch, name
-        self._queue, self._stopping, self._waiting = collections.deque(), False, False
+        self._queue, self._stopping, self._woken = collections.deque(), False, None
         self._said, self._connection, self._serial = set(), None, 0
         self._reading, self._running, self._answering = threading.Lock(), [], {}
         self.description = {}
@@ -184,29 +184,34 @@ class Server:
         """Serves one agent after the other until it is told to stop. `ready`: what is said of the model."""
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
+            self._watch_signals()
         self._shared.set_phase(READY)
-        while not self._stopping:
-            stream = self._wait(self._listener.accept)
-            if stream is not None:
-                self._connection = _kernel_link.Connection(stream[0])
-                self._serve(self._connection, ready, invoke)
+        while self._wait(self._listener):
+            self._connection = _kernel_link.Connection(self._listener.accept()[0])
+            self._serve(self._connection, ready, invoke)
         self._shared.set_phase(STOPPING)
+
+    def _watch_signals(self):
+        """K7."""
+        self._woken, wake = os.pipe()
+        for end in (self._woken, wake):
+            os.set_blocking(end, False)
+        before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        if before >= 0:
+            signal.set_wakeup_fd(before)
 
     def _on_term(self, *_):
         self._stopping = True
-        if self._waiting:
-            raise Stop
 
-    def _wait(self, wait, *arguments):
-        try:
-            self._waiting = True
-            if self._stopping:
-                return None
-            return wait(*arguments)
-        except Stop:
-            return None
-        finally:
-            self._waiting = False
+    def _wait(self, source):
+        """Until there is something to take from it. False: the kernel is to stop."""
+        while not self._stopping:
+            if _kernel_link.readable(source, SIGNAL_S, self._woken):
+                return True
+            if self._woken is not None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+        return False
 
     def _serve(self, connection, ready, invoke):
         try:
@@ -229,7 +234,9 @@ class Server:
         """Reads what has come; waits where nothing is to be done. False: the agent is gone."""
         if len(self._queue) < QUEUE_MAX or connection.lost:  # a cancel may be among what has come
             with self._reading:  # a thread of an answer that is over may still look
-                if self._wait(connection.receive, not self._queue) is False:
+                if not self._queue and not connection.lost and not self._wait(connection):
+                    return True
+                if not connection.receive():
                     return False
                 frame = connection.next()
                 while frame is not None:
@@ -273,7 +280,7 @@ class Server:
         """Reads what has come, for at most so long (0: at once). For whoever answers in parts; False: the agent is gone."""
         connection = self._connection
         with self._reading:
-            alive = connection.receive(wait_s > 0, wait_s)
+            alive = (wait_s > 0 and not connection.lost and not _kernel_link.readable(connection, wait_s)) or connection.receive()
             frame = connection.next() if alive else None
             while frame is not None:
                 self._hear(frame, connection)

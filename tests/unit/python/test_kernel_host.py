@@ -530,7 +530,30 @@ def test_the_agent_may_go_and_come_again(host):
     one.ready()
     assert one.answer(1, b"x")[0] == 200
     one.process.send_signal(signal.SIGTERM)
-    assert one.end() == 0 and "shutdown" in one.out.read_text()
+    assert one.end() == 0 and "shutdown" in one.out.read_text(), one.errors()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["pipe", "no pipe"])
+def test_a_signal_that_interrupts_no_system_call_ends_the_kernel_too(host, own):
+    """Another thread takes it: as for one that comes just before the main thread waits, the handler runs after the wait."""
+    one = host({"kernel.py": kernel_of("""
+        def on_kernel_start(self, context):
+            import signal, threading
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            if %r:
+                self.ends = os.pipe()
+                os.set_blocking(self.ends[1], False)
+                signal.set_wakeup_fd(self.ends[1])
+        def on_task_invoke(self, task):
+            task.set_output_data("fine")
+        def on_kernel_shutdown(self):
+            print("shutdown")
+        """ % own)})
+    one.ready()
+    assert one.answer(1, b"")[2] == b"fine"
+    one.process.send_signal(signal.SIGTERM)
+    assert one.end() == 0 and "shutdown" in one.out.read_text(), one.errors()
 
 
 @pytest.mark.parametrize("name, files, text", [
