@@ -51,6 +51,9 @@ struct service_knobs;
 struct tree;
 
 #define AGENT_DELETED_MAX 256
+/* Of jobs that this node keeps, where they ran: what they wrote last may still come from there. */
+#define AGENT_RAN_MAX 256
+#define AGENT_RAN_HOSTS_MAX 8
 #define AGENT_DEVICE_BYTES 96 /* NVML's bound of a UUID */
 
 struct agent_device {
@@ -253,6 +256,12 @@ struct agent {
     uv_timer_t tree_timer;
     uv_timer_t merge_timer;
     unsigned tree_scans;
+    struct agent_ran {
+        struct shoal_job_id job;
+        struct shoal_node_id hosts[AGENT_RAN_HOSTS_MAX];
+        unsigned host_count;
+    } ran[AGENT_RAN_MAX];
+    unsigned ran_next;
     struct shoal_job_id deleted_jobs[AGENT_DELETED_MAX]; /* the last ones: pieces of their files may still come */
     unsigned deleted_next;
 };
@@ -450,12 +459,16 @@ void agent_tree_stop(struct agent_job *job);
 void agent_tree_scan(struct agent *agent, struct agent_job *job);
 /* Nothing that was found here is still to be sent, or on its way. */
 bool agent_tree_quiet(const struct agent_job *job);
-bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node); /* the same of one host */
-/* agent_tree_wait.c. `done` is called when the job's files that other hosts have written are here, or 5 s are over; maybe
- * before this returns. */
-void agent_tree_await(struct agent *agent, struct shoal_job_id id, void (*done)(void *arg), void *arg);
+bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node, bool logs); /* the same of one host, or of logs alone */
+/* agent_tree_wait.c. `done` is called when the job's files that other hosts have written, or its `logs` alone, are here, as far
+ * as those can be reached, or `wait_ms` are over (`all` is false), at most 5 s; maybe before this returns. */
+void agent_tree_await(struct agent *agent, struct shoal_job_id id, bool logs, unsigned wait_ms,
+                      void (*done)(void *arg, bool all), void *arg);
+/* Where it runs now is noted, while it runs; and found, with its guardians, when it has ended. Returns how many. */
+void agent_tree_note_hosts(struct agent *agent, struct shoal_job_id id);
+size_t agent_tree_hosts(struct agent *agent, struct shoal_job_id id, struct shoal_node_id *nodes, size_t cap);
 /* That question of another host. */
-void agent_tree_settle(struct agent *agent, struct shoal_node_id from, struct shoal_job_id id,
+void agent_tree_settle(struct agent *agent, struct shoal_node_id from, struct shoal_job_id id, bool logs,
                        struct peer_question *question);
 void agent_tree_deleted(struct agent *agent, struct shoal_job_id id); /* no piece of its files is taken any more */
 /* The same, unless it was done a moment ago: tasks of an array end by the hundred. */

@@ -74,6 +74,7 @@ struct target {
     bool deaf;     /* it knows of no removals */
     bool gone;     /* the piece under way says that a file was removed */
     bool dirty;    /* something may be due to it */
+    bool dirty_logs; /* a log may */
     size_t cursor; /* where to look for that */
     size_t entry;  /* of the piece under way */
     uint32_t version;
@@ -219,7 +220,7 @@ static void entries_prune(struct tree *tree)
 static void touch(struct tree *tree)
 {
     for (size_t at = 0; at < tree->target_count; at++)
-        tree->targets[at].dirty = true;
+        tree->targets[at].dirty = tree->targets[at].dirty_logs = true;
 }
 
 static void set_gone(struct tree *tree, struct entry *entry, bool gone)
@@ -401,7 +402,7 @@ static void on_merge(uv_timer_t *timer)
 /* A piece that was due to a host that keeps the job's files no more is not due to the one in its place. */
 static void target_begin(struct tree *tree, size_t at, struct shoal_node_id node)
 {
-    tree->targets[at] = (struct target){ .node = node, .tree = tree, .named = true, .dirty = true };
+    tree->targets[at] = (struct target){ .node = node, .tree = tree, .named = true, .dirty = true, .dirty_logs = true };
     for (size_t i = 0; i < tree->count; i++) {
         tree->entries[i].sent[at] = 0;
         tree->entries[i].offset[at] = 0;
@@ -490,7 +491,7 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
         target->previous = true; /* an agent of the version before: it takes files without their versions */
     if (err != SHOAL_OK) {
         entry->under_way[at] = 0; /* from its start, in a later scan */
-        target->dirty = true;
+        target->dirty = target->dirty_logs = true;
         return;
     }
     target->answered = true;
@@ -580,7 +581,7 @@ static void on_read(struct agent_file_job *file)
             push_all(tree);
         } else if (reading->err != SHOAL_OK) {
             entry->under_way[at] = 0; /* the disk refuses: a later scan tries again */
-            target->dirty = true;
+            target->dirty = target->dirty_logs = true;
         } else {
             if (reading->prepare) {
                 entry->prepared = entry->version;
@@ -647,22 +648,36 @@ static bool is_due(const struct entry *entry, size_t target)
     return !entry->foreign && (entry->sent[target] != entry->version || entry->under_way[target] == 0);
 }
 
+/* What is printed is small and asked for: it waits for no other file. NULL: nothing. */
+static struct entry *due_log(struct tree *tree, size_t at)
+{
+    struct target *target = &tree->targets[at];
+
+    for (size_t i = 0; target->dirty_logs && !is_silent(tree) && i < tree->count; i++)
+        if (tree->entries[i].log && is_due(&tree->entries[i], at))
+            return &tree->entries[i];
+    target->dirty_logs = false;
+    return NULL;
+}
+
 /* NULL: nothing. What was found last is where the next search begins, so that many files cost no more each than few. */
 static struct entry *due_next(struct tree *tree, size_t at)
 {
     struct target *target = &tree->targets[at];
-    bool silent = is_silent(tree);
+    struct entry *entry = due_log(tree, at);
 
-    for (size_t n = 0; target->dirty && n < tree->count; n++) {
+    for (size_t n = 0; entry == NULL && target->dirty && n < tree->count; n++) {
         size_t i = target->cursor < tree->count ? target->cursor : 0;
 
-        if (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log) &&
+        if (is_due(&tree->entries[i], at) && !tree->entries[i].log &&
             !(tree->entries[i].gone && (target->deaf || target->previous)))
-            return &tree->entries[i];
-        target->cursor = i + 1;
+            entry = &tree->entries[i];
+        else
+            target->cursor = i + 1;
     }
-    target->dirty = false;
-    return NULL;
+    if (entry == NULL)
+        target->dirty = false;
+    return entry;
 }
 
 static void push_all(struct tree *tree)
@@ -783,7 +798,7 @@ bool agent_tree_quiet(const struct agent_job *job)
     return true;
 }
 
-bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node)
+bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node, bool logs)
 {
     struct tree *tree = job->tree;
 
@@ -791,9 +806,17 @@ bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node)
         return true;
     if (tree->looking != NULL || tree->again)
         return false;
-    for (size_t at = 0; at < tree->target_count; at++)
-        if (shoal_node_id_equal(tree->targets[at].node, node))
-            return !tree->targets[at].named || (!tree->targets[at].asking && due_next(tree, at) == NULL);
+    for (size_t at = 0; at < tree->target_count; at++) {
+        const struct target *target = &tree->targets[at];
+
+        if (!shoal_node_id_equal(target->node, node))
+            continue;
+        if (!target->named)
+            return true;
+        if (logs)
+            return !(target->asking && tree->entries[target->entry].log) && due_log(tree, at) == NULL;
+        return !target->asking && due_next(tree, at) == NULL;
+    }
     return false; /* it will be one with the next look */
 }
 

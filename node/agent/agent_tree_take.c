@@ -90,13 +90,13 @@ static bool is_deleted(const struct agent *agent, struct shoal_job_id id)
 }
 
 /* It is no piece, but a question: agent_tree_wait.c */
-static void serve_settle(struct agent *agent, struct shoal_node_id from, struct shoal_reader *r,
+static void serve_settle(struct agent *agent, struct shoal_node_id from, bool logs, struct shoal_reader *r,
                          struct peer_question *question)
 {
     struct shoal_job_id id = shoal_get_job_id(r);
 
     if (shoal_reader_done(r))
-        agent_tree_settle(agent, from, id, question);
+        agent_tree_settle(agent, from, id, logs, question);
     else
         peer_answer(question, SHOAL_ERR_MALFORMED, "not the id of a job", (struct shoal_view){ 0 });
 }
@@ -112,9 +112,9 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     enum shoal_err err = SHOAL_ERR_MALFORMED;
 
     SHOAL_ASSERT(t != NULL);
-    if (kind == TREE_SETTLE) {
+    if (kind == TREE_SETTLE || kind == TREE_SETTLE_LOGS) {
         free(t);
-        serve_settle(agent, from, &r, question);
+        serve_settle(agent, from, kind == TREE_SETTLE_LOGS, &r, question);
         return;
     }
     t->agent = agent;

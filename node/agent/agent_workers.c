@@ -17,6 +17,7 @@
 
 #include "shoal/banned.h"
 
+#define FILES_WAIT_MS 5000u /* of other hosts, before a script hears that an engine failed */
 #define FEED_MS 50
 /* A file that does not come (its hosts are away for a moment) is asked for again, a little later each time. */
 #define FILE_TRIES_MAX 20
@@ -220,11 +221,12 @@ static void restore_files(struct agent *agent, struct agent_job *job, struct sen
 }
 
 /* The files that engines wrote before one of them failed are here when the script hears of it. */
-static void on_files_here(void *arg)
+static void on_files_here(void *arg, bool all)
 {
     struct sending *sending = arg;
     struct agent_job *job = NULL;
 
+    (void)all; /* the script hears of it in any case */
     if (!sending->agent->stopping && agent_run_find(sending->agent, sending->worker_id, &job) != NULL)
         feed_note(sending->agent, sending->worker_id, job, &sending->message);
     free(sending);
@@ -246,7 +248,7 @@ void agent_worker_send(struct agent *agent, const struct shoal_host_order *order
     text = file_text(&sending->message);
     if (message->kind == SHOAL_WORKER_TRAIN_STATE && message->train_state.state == SHOAL_TRAIN_FAILED &&
         agent_run_find(agent, worker_id, &job) != NULL) {
-        agent_tree_await(agent, job->id, on_files_here, sending);
+        agent_tree_await(agent, job->id, false, FILES_WAIT_MS, on_files_here, sending);
         return;
     }
     if (agent_run_find(agent, worker_id, &job) == NULL || text == NULL || strncmp(text, "blob:", 5) != 0 ||

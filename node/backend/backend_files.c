@@ -18,6 +18,7 @@
 #include "shoal/banned.h"
 
 #define LIST_TIMEOUT_NS (5 * SHOAL_S)
+#define HOSTS_WAIT_MS 1000u /* then a host that has them already is asked */
 #define PAGE_BYTES (512 * SHOAL_KIB)
 #define PAGES_MAX 16
 #define HOSTS_ASKED_MAX 4 /* that run the job: each has all */
@@ -114,6 +115,12 @@ static bool put_lines(const struct agent_results *results, const char *after, st
     return false;
 }
 
+static void say_away(const struct agent *agent, char *text, size_t cap)
+{
+    (void)snprintf(text, cap, "files of this job are still on their way to %.60s; ask again in a few seconds",
+                   agent->settings.name);
+}
+
 /* ---- for others ---- */
 
 static void on_served(struct look *look)
@@ -139,6 +146,29 @@ static void on_served(struct look *look)
         memcpy(answer.bytes, head, sizeof(head));
     peer_answer(look->arg, answer.len >= sizeof(head) ? SHOAL_OK : SHOAL_ERR_FULL, "", shoal_buf_view(&answer));
     shoal_buf_deinit(&answer);
+}
+
+/* A list that waits until what other hosts have written is here. */
+struct listing {
+    struct look *look;
+    struct peer_question *question;
+};
+
+static void on_all_here(void *arg, bool all)
+{
+    struct listing *listing = arg;
+    struct agent *agent = listing->look->agent;
+    char text[200];
+
+    if (all && !agent->stopping) {
+        look_start(listing->look);
+    } else {
+        say_away(agent, text, sizeof(text));
+        if (!agent->stopping)
+            peer_answer(listing->question, SHOAL_ERR_STALE, text, (struct shoal_view){ 0 });
+        free(listing->look);
+    }
+    free(listing);
 }
 
 void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -168,7 +198,15 @@ void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view
     look->max = max < BACKEND_FILE_PIECE_BYTES ? max : BACKEND_FILE_PIECE_BYTES;
     look->bytes = what == WHAT_READ ? malloc(look->max + 1) : NULL;
     SHOAL_ASSERT(what == WHAT_LIST || look->bytes != NULL);
-    look_start(look);
+    if (what == WHAT_LIST && path[0] == '\0' && backend_files_may_come(agent, id)) {
+        struct listing *listing = malloc(sizeof(*listing));
+
+        SHOAL_ASSERT(listing != NULL);
+        *listing = (struct listing){ .look = look, .question = question };
+        agent_tree_await(agent, id, false, HOSTS_WAIT_MS, on_all_here, listing);
+    } else {
+        look_start(look);
+    }
 }
 
 /* ---- for this node ---- */
@@ -179,6 +217,7 @@ struct list_call {
     struct shoal_node_id nodes[NODES_MAX];
     size_t node_count, node;
     bool answered; /* somebody has said that nothing is there */
+    bool away;     /* ... that not all is there yet */
     unsigned pages;
     struct shoal_buf lines;
     struct backend_files files;
@@ -229,6 +268,7 @@ static void on_page(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     if (err == SHOAL_OK && call->lines.len > 0 && call->lines.bytes[call->lines.len - 1] != '\n')
         err = SHOAL_ERR_MALFORMED;
     if (err != SHOAL_OK) {
+        call->away = call->away || err == SHOAL_ERR_STALE;
         (void)snprintf(call->said, sizeof(call->said), "%.199s", msg->text);
     } else if (more && call->lines.len > before && ++call->pages < PAGES_MAX) {
         ask_page(call);
@@ -288,6 +328,27 @@ static void on_own(struct look *look)
     list_end(call, SHOAL_OK, "");
 }
 
+static void own_start(struct list_call *call)
+{
+    const struct agent_job *own = backend_serves_files(call->agent, call->id);
+
+    look_start(look_create(call->agent, WHAT_LIST, own == NULL ? "" : own->result_dir, on_own, call));
+}
+
+static void on_own_here(void *arg, bool all)
+{
+    struct list_call *call = arg;
+
+    if (all) {
+        own_start(call);
+        return;
+    }
+    say_away(call->agent, call->said, sizeof(call->said));
+    call->away = true;
+    call->node++;
+    ask_next(call);
+}
+
 static bool is_self(const struct list_call *call, struct shoal_node_id node)
 {
     return shoal_node_id_equal(node, call->agent->identity.node);
@@ -299,20 +360,18 @@ static void ask_next(struct list_call *call)
            !shoal_link_is_up(call->agent->link, call->nodes[call->node]))
         call->node++;
     if (call->node < call->node_count) {
-        const struct agent_job *own = NULL;
-
         call->files.node = call->nodes[call->node];
         call->pages = 0;
-        if (is_self(call, call->files.node))
-            own = backend_serves_files(call->agent, call->id);
-        if (is_self(call, call->files.node))
-            look_start(look_create(call->agent, WHAT_LIST, own == NULL ? "" : own->result_dir, on_own, call));
-        else
+        if (!is_self(call, call->files.node))
             ask_page(call);
+        else if (backend_files_may_come(call->agent, call->id))
+            agent_tree_await(call->agent, call->id, false, HOSTS_WAIT_MS, on_own_here, call);
+        else
+            own_start(call);
         return;
     }
     call->files.node = (struct shoal_node_id){ { 0 } };
-    if (call->answered || call->node_count == 0)
+    if ((call->answered && !call->away) || call->node_count == 0)
         list_end(call, SHOAL_OK, "");
     else
         list_end(call, SHOAL_ERR_UNREACHABLE,
@@ -333,8 +392,8 @@ static void add_node(struct list_call *call, struct shoal_node_id node)
 static void choose_nodes(struct list_call *call)
 {
     static struct shoal_job_summary summary;
-    struct shoal_node_id nodes[8];
-    size_t guardians, count;
+    struct shoal_node_id nodes[NODES_MAX];
+    size_t count;
 
     if (backend_in_gossip(call->agent, call->id) && backend_summary(call->agent, call->id, &summary))
         for (unsigned i = 0; i < summary.host_count && i < HOSTS_ASKED_MAX; i++)
@@ -343,7 +402,7 @@ static void choose_nodes(struct list_call *call)
         add_node(call, call->agent->identity.node);
     else
         add_node(call, nodes[0]);
-    count = agent_job_nodes(call->agent, call->id, nodes, 8, &guardians);
+    count = agent_tree_hosts(call->agent, call->id, nodes, NODES_MAX);
     for (size_t i = 0; i < count; i++)
         add_node(call, nodes[i]);
 }

@@ -11,7 +11,11 @@ struct backend_files {
     uint64_t left_out;           /* that are not listed */
 };
 
-/* OK with no lines: nobody who answered has a file. UNREACHABLE: nobody answered. */
+/* The job has ended a moment ago, and its hosts push to this node, a guardian of it, what is not here yet: agent_tree_await()
+ * before its folder counts as whole (backend_logs.c). */
+bool backend_files_may_come(struct agent *agent, struct shoal_job_id id);
+
+/* OK with no lines: nobody who answered has a file. UNREACHABLE: nobody answered, or none has all of them yet. */
 typedef void backend_files_fn(void *arg, enum shoal_err err, const char *text, const struct backend_files *files);
 void backend_files_list(struct agent *agent, struct shoal_job_id id, backend_files_fn *done, void *arg);
 

@@ -5,11 +5,13 @@
  * A log's cursor is (file number << 40 | offset in it): files of a job are numbered in the order in which they appeared
  * here, drivers first, and a file is left only when the job has ended or a later driver has begun.
  *
- * What a process wrote last is pushed when it ends, beside the word of its end and not before it: for SETTLE_MS after a
- * job's end its log is whole nowhere but where its one process ran, and who asks elsewhere waits for that long. */
+ * What a process wrote last is pushed when it ends, beside the word of its end and not before it. So after a job's end its log
+ * is whole only where its one process ran: for SETTLE_MS who asks elsewhere waits, and for LATELY_MS a guardian asks the job's
+ * hosts first, since one that has a large folder to look through takes longer. */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "agent_backend.h"
+#include "backend_files.h"
 #include "log_merged.h"
 #include "shoal/below.h"
 
@@ -24,8 +26,12 @@
 #define TASKS_MAX 256
 #define LOG_WAIT_STEP_MS 100
 #define SETTLE_MS 300u
+#define LATELY_MS 60000u
+#define HOSTS_WAIT_MS 5000u
+#define ASKS_MAX 2 /* of the job's hosts, for one reader */
+#define AWAY_TEXT "the end of this log is still on its way from the host that wrote it; ask again in a few seconds"
 #define TASK_ATTEMPTS_MAX 8 /* of a task of an array whose logs are looked for */
-#define READ_TIMEOUT_NS (5 * SHOAL_S)
+#define READ_TIMEOUT_NS (8 * SHOAL_S) /* longer than that host waits for others (agent_tree_await) */
 #define CURSOR_SHIFT 40
 
 /* ---- logs on this disk ---- */
@@ -375,7 +381,7 @@ static bool job_ended(struct agent *agent, struct shoal_job_id id)
 }
 
 /* By the clock of the node that led the job: where clocks differ by more, nothing is waited for. */
-static bool log_settles(struct agent *agent, struct shoal_job_id id)
+static bool ended_within(struct agent *agent, struct shoal_job_id id, uint64_t within_ms)
 {
     static struct shoal_job_summary summary;
     const struct agent_job *job = agent_job_find(agent, id);
@@ -388,7 +394,17 @@ static bool log_settles(struct agent *agent, struct shoal_job_id id)
         end_ms = facts.end_ms;
     else if (backend_summary(agent, id, &summary))
         end_ms = summary.end_ms;
-    return end_ms != 0 && now_ms >= end_ms && now_ms < end_ms + SETTLE_MS;
+    return end_ms != 0 && now_ms >= end_ms && now_ms < end_ms + within_ms;
+}
+
+static bool log_settles(struct agent *agent, struct shoal_job_id id) { return ended_within(agent, id, SETTLE_MS); }
+
+bool backend_files_may_come(struct agent *agent, struct shoal_job_id id)
+{
+    struct shoal_sched_group_status status;
+
+    return (shoal_sched_group_find(agent->sched, id, &status) || shoal_sched_parked_find(agent->sched, id)) &&
+           ended_within(agent, id, LATELY_MS);
 }
 
 /* Nothing will be added to what is on this disk. */
@@ -405,6 +421,8 @@ struct log_call {
     uint64_t cursor;
     size_t max;
     uint64_t until_ns;
+    unsigned asks; /* of the job's hosts */
+    bool here;     /* they have said that all is here */
     shoal_backend_log_fn *done;
     void *arg;
     uv_timer_t timer;
@@ -454,22 +472,43 @@ static void on_log_answer(void *arg, enum shoal_err err, const struct shoal_msg 
     }
 }
 
+static void on_log_here(void *arg, bool all)
+{
+    struct log_call *call = arg;
+
+    call->here = all;
+    log_try(call);
+}
+
+static void log_try_here(struct log_call *call)
+{
+    static uint8_t bytes[512 * SHOAL_KIB];
+    const struct agent_job *job = files_of(call->agent, call->id);
+    bool away = !call->here && backend_files_may_come(call->agent, call->id);
+    bool ended;
+    size_t len;
+
+    if (away && call->asks < ASKS_MAX) {
+        call->asks++;
+        agent_tree_await(call->agent, call->id, true, HOSTS_WAIT_MS, on_log_here, call);
+        return;
+    }
+    len = log_read_here(job, call->kind, call->task, !away && log_is_whole(call->agent, job, call->id), &call->cursor, bytes,
+                        call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
+    if (len == 0 && away)
+        log_end(call, SHOAL_ERR_UNREACHABLE, AWAY_TEXT, (struct shoal_view){ 0 }, call->cursor, false);
+    else if (len > 0 || ended || log_is_due(call))
+        log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
+    else
+        (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+}
+
 static void log_try(struct log_call *call)
 {
     struct shoal_node_id node;
 
     if (backend_has_files(call->agent, call->id, &node)) {
-        static uint8_t bytes[512 * SHOAL_KIB];
-        bool ended;
-        size_t len =
-            log_read_here(files_of(call->agent, call->id), call->kind, call->task,
-                          log_is_whole(call->agent, files_of(call->agent, call->id), call->id),
-                          &call->cursor, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
-
-        if (len > 0 || ended || log_is_due(call))
-            log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
-        else
-            (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+        log_try_here(call);
         return;
     }
     if (shoal_node_id_is_zero(node)) { /* nothing has started yet, or it has ended and left nothing */
@@ -523,28 +562,67 @@ void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct sh
     log_try(call);
 }
 
-void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+struct log_asked {
+    struct agent *agent;
+    struct peer_question *question;
+    struct shoal_job_id id;
+    enum shoal_log_kind kind;
+    uint32_t task, max;
+    uint64_t cursor;
+};
+
+static void log_answer(const struct log_asked *asked, bool away)
 {
-    struct agent *agent = arg;
-    struct shoal_reader r = shoal_reader_init(args);
-    struct shoal_job_id id = shoal_get_job_id(&r);
-    enum shoal_log_kind kind = (enum shoal_log_kind)shoal_get_enum(&r, SHOAL_LOG_TASK_OUTERR + 1);
-    uint32_t task = shoal_get_u32(&r);
-    uint64_t cursor = shoal_get_u64(&r);
-    uint32_t max = shoal_get_u32(&r);
-    const struct agent_job *job = r.failed ? NULL : backend_serves_files(agent, id);
     static uint8_t bytes[512 * SHOAL_KIB];
     static uint8_t answer[512 * SHOAL_KIB + 32];
     struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+    const struct agent_job *job = backend_serves_files(asked->agent, asked->id);
+    uint64_t cursor = asked->cursor;
     size_t len = 0;
-    bool ended = job_ended(agent, id);
+    bool ended = job_ended(asked->agent, asked->id);
 
-    (void)from;
     if (job != NULL && job->result_dir[0] != '\0')
-        len = log_read_here(job, kind, task, log_is_whole(agent, job, id), &cursor, bytes,
-                            max < sizeof(bytes) ? max : sizeof(bytes), &ended);
+        len = log_read_here(job, asked->kind, asked->task, !away && log_is_whole(asked->agent, job, asked->id), &cursor, bytes,
+                            asked->max < sizeof(bytes) ? asked->max : sizeof(bytes), &ended);
     shoal_put_u64(&w, cursor);
     shoal_put_bool(&w, ended);
     shoal_put_bytes(&w, shoal_view_of(bytes, len));
-    peer_answer(question, SHOAL_OK, "", shoal_writer_view(&w));
+    if (len == 0 && away)
+        peer_answer(asked->question, SHOAL_ERR_UNREACHABLE, AWAY_TEXT, (struct shoal_view){ 0 });
+    else
+        peer_answer(asked->question, SHOAL_OK, "", shoal_writer_view(&w));
+}
+
+static void on_asked_here(void *arg, bool all)
+{
+    struct log_asked *asked = arg;
+
+    if (!asked->agent->stopping)
+        log_answer(asked, !all);
+    free(asked);
+}
+
+void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct log_asked *asked = calloc(1, sizeof(*asked));
+    struct shoal_reader r = shoal_reader_init(args);
+
+    (void)from;
+    SHOAL_ASSERT(asked != NULL);
+    asked->agent = arg;
+    asked->question = question;
+    asked->id = shoal_get_job_id(&r);
+    asked->kind = (enum shoal_log_kind)shoal_get_enum(&r, SHOAL_LOG_TASK_OUTERR + 1);
+    asked->task = shoal_get_u32(&r);
+    asked->cursor = shoal_get_u64(&r);
+    asked->max = shoal_get_u32(&r);
+    if (!r.failed && backend_files_may_come(asked->agent, asked->id)) {
+        agent_tree_await(asked->agent, asked->id, true, HOSTS_WAIT_MS, on_asked_here, asked);
+        return;
+    }
+    if (r.failed)
+        peer_answer(question, SHOAL_ERR_MALFORMED, "not a question for a log", (struct shoal_view){ 0 });
+    else
+        log_answer(asked, false);
+    free(asked);
 }

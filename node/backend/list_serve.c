@@ -251,6 +251,7 @@ void agent_list_index(struct agent *agent, const struct shoal_sched_action *acti
     }
     if (!deleted && shoal_job_facts_decode(action->u.index.row, &facts) != SHOAL_OK)
         return;
+    agent_tree_note_hosts(agent, action->u.index.job);
     list_value_encode(deleted, action->u.index.version, action->u.index.row, &value);
     shoal_index_put(agent->index, action->u.index.job, !shoal_job_state_ended((enum shoal_job_state)facts.state),
                     shoal_buf_view(&value));

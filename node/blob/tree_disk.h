@@ -13,6 +13,7 @@
 #define TREE_VERSIONED 2 /* of a pushed piece's first byte: which content it is follows */
 #define TREE_GONE 4      /* that content is none: the file was removed */
 #define TREE_SETTLE 8    /* no piece: the job's id follows, and the answer comes when nothing is due to the asker */
+#define TREE_SETTLE_LOGS 16 /* the same of the logs alone */
 
 /* The number of a path's content. The higher number wins, then the higher author. 0: its content is not proven. A file
  * that was removed has no bytes and a hash of zeros. */

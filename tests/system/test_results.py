@@ -1,6 +1,7 @@
 """What a job leaves in its result folder: every file, in any state of the job, from any node, after its host is gone and in
 the archive; no temporary names."""
 
+import concurrent.futures
 import io
 import json
 import os
@@ -233,6 +234,29 @@ def test_lists_say_what_show_says_and_what_has_no_effect_is_said(mesh, script):
             assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("shoal: "), wrong
         stopped = mesh.shoal("job", "stop", jobs[1], "--node", host.url)
         assert "had ended: ERROR" in stopped.stderr
+
+
+LARGE = """
+import os
+with open(os.path.join(os.environ["RESULT_DIR"], "model.bin"), "wb") as out:
+    for _ in range(%d):
+        out.write(os.urandom(1 << 20))
+print("last words")
+"""
+
+
+def test_results_and_log_are_whole_on_every_host_as_soon_as_the_job_has_ended(new_mesh, script):
+    """The model is still on its way to the others then; the log does not wait for it."""
+    mesh = new_mesh(slots=1)
+    job = submit(mesh, mesh.hosts[0], script(LARGE % 200))
+    assert ended(mesh, job)["state"] == "FINISHED"
+
+    def shown(host):
+        listed = {file["path"]: file["bytes"] for file in host.get("/v1/jobs/%s/files" % job)["files"]}
+        return listed.get("model.bin"), mesh.shoal("job", "logs", job, "--node", host.url).stdout
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        assert list(pool.map(shown, mesh.hosts)) == [(200 << 20, "last words\n")] * 3
 
 
 def test_what_an_ended_job_left_outlives_all_agents(new_mesh, script):
