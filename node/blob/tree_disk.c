@@ -299,6 +299,15 @@ static bool keeps(const struct tree_place *place, const struct tree_piece *piece
     return true;
 }
 
+/* As on the host that wrote it: whoever lists the file sees one time everywhere. */
+static bool set_mtime(int fd, uint64_t mtime_ns)
+{
+    struct timespec times[2] = { { .tv_nsec = UTIME_OMIT },
+                                 { .tv_sec = (time_t)(mtime_ns / SHOAL_S), .tv_nsec = (long)(mtime_ns % SHOAL_S) } };
+
+    return futimens(fd, times) == 0;
+}
+
 static enum shoal_err take_log(int dir, const char *name, const struct tree_piece *piece, struct stat *facts)
 {
     int fd = open_at(dir, name, O_WRONLY | O_CREAT, piece->mode & 0700);
@@ -313,6 +322,8 @@ static enum shoal_err take_log(int dir, const char *name, const struct tree_piec
     at += skip;
     ok = ok && (bytes.len == 0 || pwrite(fd, bytes.bytes, bytes.len, (off_t)at) == (ssize_t)bytes.len) &&
          fdatasync(fd) == 0 && (!made || fsync(dir) == 0) && fstat(fd, facts) == 0;
+    if (ok && (uint64_t)facts->st_size == at + bytes.len)
+        ok = set_mtime(fd, piece->mtime_ns) && fstat(fd, facts) == 0;
     if (fd >= 0)
         (void)close(fd);
     return ok ? SHOAL_OK : SHOAL_ERR_STORAGE;
@@ -322,9 +333,6 @@ static enum shoal_err take_log(int dir, const char *name, const struct tree_piec
 static enum shoal_err finish(const struct tree_place *place, int dir, int fd, const char *part, const char *name,
                              const struct tree_piece *piece)
 {
-    struct timespec times[2] = { { .tv_nsec = UTIME_OMIT },
-                                 { .tv_sec = (time_t)(piece->mtime_ns / SHOAL_S),
-                                   .tv_nsec = (long)(piece->mtime_ns % SHOAL_S) } };
     struct tree_version version = piece->version, got = { .number = 0 };
     enum shoal_err err;
 
@@ -341,7 +349,7 @@ static enum shoal_err finish(const struct tree_place *place, int dir, int fd, co
         return SHOAL_ERR_MALFORMED;
     }
     (void)fchmod(fd, piece->mode & 0700); /* which may be another one than the first piece's */
-    (void)futimens(fd, times);
+    (void)set_mtime(fd, piece->mtime_ns);
     err = shoal_disk_commit(dir, fd, part, name, NULL);
     if (err == SHOAL_OK && version.number > 0)
         err = note_write(place, &version);

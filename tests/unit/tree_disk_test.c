@@ -1,4 +1,5 @@
 /* Replicated files of a result folder on disk (tree_disk.h): which content of a path stays, and when a removal takes it away. */
+#include "shoal/limits.h"
 #include "node/blob/tree_disk.h"
 
 #include <setjmp.h>
@@ -327,6 +328,25 @@ static void a_piece_of_a_log_is_flushed_before_it_counts(void **state)
     }
 }
 
+/* Its time is the one of the host that writes it, except where this one has more of it already. */
+static void a_log_has_one_time_on_every_host(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece piece = { .log = true, .mode = 0600, .from = author[0], .bytes = shoal_view_of((const uint8_t *)"line\n", 5) };
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+    struct stat file;
+
+    file_path(&f->host[1], path);
+    for (unsigned i = 0; i < 3; i++) {
+        piece.offset = 5 * (i % 2);
+        piece.mtime_ns = (1000 + i) * SHOAL_S + 7;
+        assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+        assert_int_equal(stat(path, &file), 0);
+        assert_int_equal(file.st_mtim.tv_sec == 1000 + i, i < 2);
+        assert_int_equal(file.st_mtim.tv_nsec == 7, i < 2);
+    }
+}
+
 static void a_second_removal_has_the_first_ones_number(void **state)
 {
     struct fixture *f = *state;
@@ -350,6 +370,7 @@ int main(void)
         CASE(only_a_file_that_is_not_there_is_removed),       CASE(a_second_removal_has_the_first_ones_number),
         CASE(a_content_that_is_not_proven_has_no_number),     CASE(a_note_of_another_path_says_nothing),
         CASE(zeros_take_away_what_an_earlier_try_left),       CASE(a_piece_of_a_log_is_flushed_before_it_counts),
+        CASE(a_log_has_one_time_on_every_host),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
