@@ -255,7 +255,7 @@ static void receive(struct shoal_comm *comm, uint32_t turns)
     for (uint32_t i = 0; i < turns && agent->fd >= 0 && !comm->driver_event_valid; i++) {
         ssize_t len = recv(agent->fd, agent->bytes, SHOAL_WORKER_MESSAGE_MAX, MSG_DONTWAIT | MSG_TRUNC);
 
-        if (len < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        if (len < 0 && shoal_worker_recv_later(errno))
             return;
         if (len <= 0) {
             disconnect(agent);

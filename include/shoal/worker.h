@@ -30,7 +30,9 @@
 #ifndef SHOAL_WORKER_H
 #define SHOAL_WORKER_H
 
+#include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -41,6 +43,13 @@
 /* 2: CLOSED says which links broke. */
 #define SHOAL_WORKER_VERSION 3
 #define SHOAL_WORKER_OLDEST 1 /* that can read it: what was added stands at the end of a message */
+
+/* After a recv() that failed: nothing is there now, and the next one may find something. A socket whose other end closed with
+ * messages unread says ECONNRESET once (Linux), before what that end had sent last: why a worker failed is among that. */
+static inline bool shoal_worker_recv_later(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ECONNRESET;
+}
 
 /* The environment of a worker, set by the runner beside that of spec/training-contract 2. */
 #define SHOAL_ENV_SOCKET "SHOAL_AGENT_SOCKET"   /* path of the agent's worker socket (SOCK_SEQPACKET) */

@@ -1,6 +1,7 @@
 /* The runner's loop (runner.h): epoll over the agent's socket, the engine server's socket, a signalfd for SIGCHLD and
  * one timerfd for the nearest deadline. It holds no job state beyond its own children, asks nobody, and needs no agent. */
 #include "shoal/runner.h"
+#include "shoal/worker.h"
 
 #include "runner_state.h"
 
@@ -250,7 +251,7 @@ static void on_agent(struct runner *runner)
             on_command(runner, &runner->in);
         else
             (void)dprintf(2, "runner: dropped a message of %zd bytes that does not decode\n", len);
-    } else if (len == 0 || (errno != EAGAIN && errno != EINTR)) {
+    } else if (len == 0 || !shoal_worker_recv_later(errno)) {
         (void)close(runner->agent);
         runner->agent = -1;
         runner->idle_since_ns = runner_now_ns();

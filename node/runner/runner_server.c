@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "shoal/pack.h"
+#include "shoal/worker.h"
 
 #include "shoal/banned.h"
 
@@ -230,6 +231,6 @@ void runner_on_server(struct runner *runner)
 
     if (len > 0)
         on_answer(runner, shoal_view_of(runner->server_answer, (size_t)len));
-    else if (len == 0 || (errno != EAGAIN && errno != EINTR))
+    else if (len == 0 || !shoal_worker_recv_later(errno))
         server_lost(runner);
 }

@@ -41,6 +41,7 @@ static bool on_worker_message(struct worker_link *link, const struct shoal_worke
     struct shoal_job_id job = hello ? message->hello.job : link->job;
     uint64_t worker_id = hello ? message->hello.worker_id : link->worker_id;
     struct worker_link *older;
+    bool goes_on;
 
     if ((!hello && !link->known) ||
         (hello && link->known && (worker_id != link->worker_id || !shoal_job_id_equal(job, link->job))) ||
@@ -54,10 +55,12 @@ static bool on_worker_message(struct worker_link *link, const struct shoal_worke
     link->job = job;
     link->worker_id = worker_id;
     link->known = true;
-    if (workers->options.on_message(workers->options.arg, link->job, link->worker_id, message))
-        return true;
-    worker_link_close(link);
-    return false;
+    workers->hearing = true;
+    goes_on = workers->options.on_message(workers->options.arg, link->job, link->worker_id, message);
+    workers->hearing = false;
+    if (!goes_on)
+        worker_link_close(link);
+    return goes_on;
 }
 
 static void on_worker_readable(uv_poll_t *poll, int status, int events)
@@ -66,20 +69,31 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
     struct workers *workers = link->workers;
 
     (void)events;
-    for (unsigned i = 0; status >= 0 && i < TURN_MESSAGES_MAX; i++) {
+    /* An error (the other end closed with something unread) is told once, and not polled any more: what it said is read to its
+     * end. Else the rest is read in the next turn: level-triggered. */
+    for (unsigned i = 0; status < 0 || i < TURN_MESSAGES_MAX; i++) {
         static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
         ssize_t len = recv(link->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
-        if (len < 0 && (errno == EAGAIN || errno == EINTR))
+        if (len < 0 && (errno == ECONNRESET || errno == EINTR))
+            continue;
+        if (len < 0 && shoal_worker_recv_later(errno) && status >= 0)
             return;
-        if (len <= 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK)
-            break;
+        if (len <= 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK) {
+            worker_link_close(link);
+            return;
+        }
         if (!on_worker_message(link, &workers->message))
             return;
-        if (i + 1 == TURN_MESSAGES_MAX)
-            return; /* the rest in the next turn: level-triggered */
     }
-    worker_link_close(link);
+}
+
+void worker_links_hear(struct workers *workers, uint64_t worker_id)
+{
+    struct worker_link *link = workers_link_of(workers, worker_id);
+
+    if (link != NULL && !workers->hearing)
+        on_worker_readable(&link->poll, 0, 0);
 }
 
 /* The oldest that has shown no token, so that strangers take no place from workers. NULL: none. */

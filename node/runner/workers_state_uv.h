@@ -80,6 +80,7 @@ struct workers {
     struct leftovers leftovers;
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
+    bool hearing; /* a message is being told */
     unsigned link_count;
     void (*reattached)(void *arg);
     void *reattached_arg;
@@ -101,6 +102,8 @@ void workers_runner_lost(struct runner_link *runner);
 
 /* worker_links_uv.c */
 void worker_link_close(struct worker_link *link);
+/* What the worker said last comes before the word of its end: why it failed is among it. */
+void worker_links_hear(struct workers *workers, uint64_t worker_id);
 void worker_links_on_connect(uv_poll_t *poll, int status, int events);
 
 /* workers_watch_uv.c */

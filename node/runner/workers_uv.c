@@ -206,6 +206,7 @@ static void ends_tell(struct runner_link *runner)
     for (size_t i = 0; i < runner->end_count; i++) {
         const struct runner_end *end = &runner->ends[i];
 
+        worker_links_hear(workers, end->worker_id);
         workers->options.on_exited(workers->options.arg, end->worker_id, end->status, end->signalled, end->text);
         slot_watch(workers, end->slot);
     }
@@ -250,6 +251,7 @@ void workers_runner_lost(struct runner_link *runner)
         uint64_t worker_id = runner->alive[0].worker_id;
 
         workers_alive_remove(workers, runner, worker_id);
+        worker_links_hear(workers, worker_id);
         workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true,
                                    runner->was_stopped ? "the job had stopped its runner, which was ended with it"
                                                        : "the runner ended");
@@ -334,6 +336,7 @@ static void on_runner_message(struct runner_link *runner, const struct shoal_run
         workers_alive_remove(workers, runner, message->worker_id);
         if (end_keep(runner, message))
             return;
+        worker_links_hear(workers, message->worker_id);
         workers->options.on_exited(workers->options.arg, message->worker_id, message->status, message->signalled,
                                    message->text);
     }
@@ -354,9 +357,11 @@ static ssize_t receive(int fd, uint8_t *bytes, size_t cap, int *passed)
     ssize_t len = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     const struct cmsghdr *c;
 
+    if (len < 0 && errno == ECONNRESET) /* before what it said last */
+        len = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *passed = -1;
     if (len < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+        return shoal_worker_recv_later(errno) ? 0 : -1;
     c = CMSG_FIRSTHDR(&header);
     if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
         for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
@@ -395,7 +400,8 @@ static void on_runner_readable(uv_poll_t *poll, int status, int events)
     struct workers *workers = runner->workers;
 
     (void)events;
-    for (unsigned i = 0; status >= 0 && i < TURN_MESSAGES_MAX; i++) {
+    /* After an error, which is told once, what the runner said is read to its end. */
+    for (unsigned i = 0; status < 0 || i < TURN_MESSAGES_MAX; i++) {
         int passed;
         ssize_t len = receive(runner->fd, workers->bytes, sizeof(workers->bytes), &passed);
 
@@ -712,6 +718,14 @@ static bool is_quiet(void *arg)
     return true;
 }
 
+static void on_dying(void *arg, uint64_t worker_id)
+{
+    struct workers *workers = arg;
+
+    worker_links_hear(workers, worker_id);
+    workers->options.on_dying(workers->options.arg, worker_id);
+}
+
 enum shoal_err workers_create(struct workers **out, const struct workers_options *options, struct shoal_msg *msg)
 {
     struct workers *workers = calloc(1, sizeof(*workers));
@@ -757,7 +771,7 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     if (err != SHOAL_OK)
         return err;
     workers->handles_open = 6;
-    err = deaths_create(&workers->deaths, options->loop, options->on_dying, options->arg);
+    err = deaths_create(&workers->deaths, options->loop, on_dying, workers);
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "no memory, or no thread, for the watch over workers"); /* the process ends */
     *out = workers;

@@ -88,6 +88,7 @@ static void watch_ends(struct workers *workers, struct runner_link *runner)
         if (one->ended < ENDED_LOOKS)
             continue;
         workers_alive_remove(workers, runner, worker_id);
+        worker_links_hear(workers, worker_id);
         workers->options.on_exited(workers->options.arg, worker_id, -1, false,
                                    "it ended, and its runner, which stands still, does not say how");
         return; /* the others at the next look */

@@ -704,10 +704,15 @@ static bool aborted_by_ucx(const struct worker *w)
            WTERMSIG(w->status) == SIGABRT;
 }
 
+/* What has come. */
+static void hear(struct agent *agent, struct worker *w);
+
 static void on_death(struct agent *agent, struct worker *w, const char *how)
 {
     if (w->dead || !w->used)
         return;
+    hear(agent, w); /* why it ended is among what it said last */
+    hear(agent, w); /* behind a reset */
     w->dead = true;
     (void)kill(w->pid, SIGKILL);
     if (!w->doomed && !w->dropped && !(agent->scenario->fault != NULL && w->id == 101)) {
@@ -909,7 +914,7 @@ static bool receive(struct agent *agent, int fd, struct worker *w)
 {
     ssize_t len = recv(fd, agent->bytes, SHOAL_WORKER_MESSAGE_MAX, MSG_DONTWAIT);
 
-    if (len < 0 && (errno == EAGAIN || errno == EINTR))
+    if (len < 0 && shoal_worker_recv_later(errno))
         return false;
     if (len <= 0) {
         (void)close(fd);
@@ -928,6 +933,12 @@ static bool receive(struct agent *agent, int fd, struct worker *w)
     }
     on_message(agent, w, agent->in);
     return true;
+}
+
+static void hear(struct agent *agent, struct worker *w)
+{
+    for (unsigned turn = 0; turn < 64 && w->conn >= 0 && receive(agent, w->conn, w); turn++)
+        continue;
 }
 
 static void accept_all(struct agent *agent, struct host *host)
@@ -983,12 +994,8 @@ static void poll_all(struct agent *agent)
     for (uint32_t i = 0; i < agent->scenario->hosts; i++)
         if (agent->hosts[i].listener >= 0)
             accept_all(agent, &agent->hosts[i]);
-    for (uint32_t i = 0; i < agent->worker_count; i++) {
-        struct worker *w = &agent->workers[i];
-
-        for (unsigned turn = 0; turn < 64 && w->conn >= 0 && receive(agent, w->conn, w); turn++)
-            continue;
-    }
+    for (uint32_t i = 0; i < agent->worker_count; i++)
+        hear(agent, &agent->workers[i]);
 }
 
 static void reap(struct agent *agent)

@@ -40,7 +40,7 @@ struct fixture {
     uint64_t step, step_worker;
     bool knows; /* the worker that says HELLO, with the token of ones */
     unsigned asked;
-    unsigned hellos;
+    unsigned hellos, hellos_at_exit;
 };
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)
@@ -59,6 +59,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
     (void)signalled;
     (void)text;
     f->exits++;
+    f->hellos_at_exit = f->hellos;
     f->exits_before_runner += f->runners == 0;
 }
 
@@ -259,6 +260,8 @@ static int dial(struct fixture *f)
     return fd;
 }
 
+static bool say_later; /* the loop has no turn after what is said */
+
 static void say_on(struct fixture *f, int fd, uint8_t kind, uint64_t worker_id, uint8_t token, const int *fds)
 {
     static struct shoal_worker_message message;
@@ -287,7 +290,8 @@ static void say_on(struct fixture *f, int fd, uint8_t kind, uint64_t worker_id, 
         memcpy(CMSG_DATA(&control.header), fds, 2 * sizeof(int));
     }
     assert_int_equal(sendmsg(fd, &header, MSG_NOSIGNAL), (ssize_t)w.len);
-    turns(f);
+    if (!say_later)
+        turns(f);
 }
 
 static int say_hello(struct fixture *f)
@@ -303,6 +307,25 @@ static bool is_closed(int fd)
     char byte;
 
     return recv(fd, &byte, 1, MSG_DONTWAIT) != -1;
+}
+
+/* It has something unread when it ends: the socket says so before it gives what the worker said last. */
+static void the_last_words_of_a_worker_that_did_not_listen_are_heard(void **state)
+{
+    static struct shoal_worker_message call = { .kind = SHOAL_WORKER_WRITE_FINAL };
+    struct fixture *f = *state;
+    int worker;
+
+    f->knows = true;
+    worker = say_hello(f);
+    workers_send(f->workers, 11, &call);
+    say_later = true;
+    say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    (void)close(worker);
+    assert_int_equal(f->hellos, 1);
+    turns(f);
+    assert_int_equal(f->hellos, 2);
 }
 
 /* Its runner has not answered an agent that has just started: a HELLO that was only dropped would never come again. */
@@ -436,6 +459,34 @@ static void silent_connections_take_no_place_from_workers(void **state)
         (void)close(fds[i]);
     }
     assert_true(closed >= SILENT - 256);
+    (void)close(worker);
+    turns(f);
+}
+
+/* Both are there in one turn of the loop. */
+static void what_a_worker_said_last_is_heard_before_its_end(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_runner_message *welcome;
+    int worker;
+
+    f->knows = true;
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+    welcome->status = 1;
+    say(f, welcome, f->page_fd);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, 4711), -1);
+    turns(f);
+    worker = say_hello(f);
+    say(f, fresh(SHOAL_RUNNER_EXITED, 11, 0, 0), -1); /* first: the loop sees them in this order */
+    say_later = true;
+    say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    turns(f);
+    assert_int_equal(f->exits, 1);
+    assert_int_equal(f->hellos, 2);
+    assert_int_equal(f->hellos_at_exit, 2);
     (void)close(worker);
     turns(f);
 }
@@ -629,10 +680,12 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_last_words_of_a_worker_that_did_not_listen_are_heard, setup, teardown),
         cmocka_unit_test_setup_teardown(a_stranger_closes_no_workers_connection, setup, teardown),
         cmocka_unit_test_setup_teardown(descriptors_that_come_along_are_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_descriptor_of_a_runner_is_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_connections_take_no_place_from_workers, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_a_worker_said_last_is_heard_before_its_end, setup, teardown),
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives, setup,
                                         teardown),
