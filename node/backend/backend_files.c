@@ -148,9 +148,11 @@ static void on_served(struct look *look)
     shoal_buf_deinit(&answer);
 }
 
-/* A list that waits until what other hosts have written is here. */
+/* A list that waits until what other hosts have written is here. Else the answer's bytes are the ids of those hosts, one of
+ * which has what is missing. */
 struct listing {
     struct look *look;
+    struct shoal_job_id job;
     struct peer_question *question;
 };
 
@@ -158,6 +160,7 @@ static void on_all_here(void *arg, bool all)
 {
     struct listing *listing = arg;
     struct agent *agent = listing->look->agent;
+    struct shoal_node_id hosts[NODES_MAX];
     char text[200];
 
     if (all && !agent->stopping) {
@@ -165,7 +168,8 @@ static void on_all_here(void *arg, bool all)
     } else {
         say_away(agent, text, sizeof(text));
         if (!agent->stopping)
-            peer_answer(listing->question, SHOAL_ERR_STALE, text, (struct shoal_view){ 0 });
+            peer_answer(listing->question, SHOAL_ERR_STALE, text,
+                        shoal_view_of(hosts, agent_tree_hosts(agent, listing->job, hosts, NODES_MAX) * sizeof(hosts[0])));
         free(listing->look);
     }
     free(listing);
@@ -202,7 +206,7 @@ void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view
         struct listing *listing = malloc(sizeof(*listing));
 
         SHOAL_ASSERT(listing != NULL);
-        *listing = (struct listing){ .look = look, .question = question };
+        *listing = (struct listing){ .look = look, .job = id, .question = question };
         agent_tree_await(agent, id, false, HOSTS_WAIT_MS, on_all_here, listing);
     } else {
         look_start(look);
@@ -253,6 +257,25 @@ static const char *last_path(struct shoal_buf *lines)
     return (const char *)lines->bytes + at;
 }
 
+static void add_node(struct list_call *call, struct shoal_node_id node)
+{
+    for (size_t i = 0; i < call->node_count; i++)
+        if (shoal_node_id_equal(call->nodes[i], node))
+            return;
+    if (call->node_count < NODES_MAX && !shoal_node_id_is_zero(node))
+        call->nodes[call->node_count++] = node;
+}
+
+static void add_nodes(struct list_call *call, struct shoal_view ids)
+{
+    struct shoal_node_id node;
+
+    for (size_t at = 0; at + sizeof(node) <= ids.len; at += sizeof(node)) {
+        memcpy(&node, ids.bytes + at, sizeof(node));
+        add_node(call, node);
+    }
+}
+
 static void on_page(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct list_call *call = arg;
@@ -268,6 +291,8 @@ static void on_page(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     if (err == SHOAL_OK && call->lines.len > 0 && call->lines.bytes[call->lines.len - 1] != '\n')
         err = SHOAL_ERR_MALFORMED;
     if (err != SHOAL_OK) {
+        if (err == SHOAL_ERR_STALE)
+            add_nodes(call, answer);
         call->away = call->away || err == SHOAL_ERR_STALE;
         (void)snprintf(call->said, sizeof(call->said), "%.199s", msg->text);
     } else if (more && call->lines.len > before && ++call->pages < PAGES_MAX) {
@@ -377,15 +402,6 @@ static void ask_next(struct list_call *call)
         list_end(call, SHOAL_ERR_UNREACHABLE,
                  call->said[0] == '\0' ? "no host that keeps this job's files is reachable from here; try another node"
                                        : call->said);
-}
-
-static void add_node(struct list_call *call, struct shoal_node_id node)
-{
-    for (size_t i = 0; i < call->node_count; i++)
-        if (shoal_node_id_equal(call->nodes[i], node))
-            return;
-    if (call->node_count < NODES_MAX && !shoal_node_id_is_zero(node))
-        call->nodes[call->node_count++] = node;
 }
 
 /* A host that runs the job has its files first, then whoever guards it, this node before others. */

@@ -245,9 +245,10 @@ print("last words")
 """
 
 
-def test_results_and_log_are_whole_on_every_host_as_soon_as_the_job_has_ended(new_mesh, script):
-    """The model is still on its way to the others then; the log does not wait for it."""
-    mesh = new_mesh(slots=1)
+@pytest.mark.parametrize("hosts", [3, 5])
+def test_results_and_log_are_whole_on_every_host_as_soon_as_the_job_has_ended(new_mesh, script, hosts):
+    """The model is still on its way to the others then; the log does not wait for it. Of five hosts, two keep nothing of the job."""
+    mesh = new_mesh(("alpha", "beta", "gamma", "delta", "epsilon")[:hosts], slots=1)
     job = submit(mesh, mesh.hosts[0], script(LARGE % 200))
     assert ended(mesh, job)["state"] == "FINISHED"
 
@@ -256,7 +257,7 @@ def test_results_and_log_are_whole_on_every_host_as_soon_as_the_job_has_ended(ne
         return listed.get("model.bin"), mesh.shoal("job", "logs", job, "--node", host.url).stdout
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        assert list(pool.map(shown, mesh.hosts)) == [(200 << 20, "last words\n")] * 3
+        assert list(pool.map(shown, mesh.hosts)) == [(200 << 20, "last words\n")] * hosts
 
 
 def test_what_an_ended_job_left_outlives_all_agents(new_mesh, script):
