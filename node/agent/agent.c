@@ -203,16 +203,27 @@ static uint8_t store_percent(const struct agent *agent)
     return percent > 100 ? 100 : (uint8_t)percent;
 }
 
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec used = { 0 };
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * SHOAL_S + (uint64_t)used.tv_nsec;
+}
+
 static void on_health(uv_timer_t *timer)
 {
     struct agent *agent = timer->data;
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
     uint64_t now = agent_now_ns();
     uint64_t lag = agent->health_due_ns != 0 && now > agent->health_due_ns ? now - agent->health_due_ns : 0;
+    uint64_t cpu = thread_cpu_ns();
 
+    if (lag > LAG_NOTED_MS * SHOAL_MS) /* did it work, or was it not let (no processor, a disk, a stop)? */
+        agent_log(agent, "the loop was %llu ms late, and computed for %llu ms", (unsigned long long)(lag / SHOAL_MS),
+                  (unsigned long long)((cpu - agent->health_cpu_ns) / SHOAL_MS));
     agent->health_due_ns = now + HEALTH_MS * SHOAL_MS;
-    if (lag > LAG_NOTED_MS * SHOAL_MS)
-        agent_log(agent, "the loop was %llu ms late", (unsigned long long)(lag / SHOAL_MS));
+    agent->health_cpu_ns = cpu;
     agent->loop_lag_ns =
         lag > agent->loop_lag_ns - agent->loop_lag_ns / 8 ? lag : agent->loop_lag_ns - agent->loop_lag_ns / 8;
     event.u.health.loop_lag_ns = lag;
@@ -235,14 +246,6 @@ static void on_health(uv_timer_t *timer)
     if (agent->membership != NULL && agent->services_look != NULL)
         agent->services_look(agent);
     agent_service_look(agent);
-}
-
-static uint64_t thread_cpu_ns(void)
-{
-    struct timespec used = { 0 };
-
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    return (uint64_t)used.tv_sec * SHOAL_S + (uint64_t)used.tv_nsec;
 }
 
 /* Once a turn, before the loop waits: a turn took what was not waited in it. */

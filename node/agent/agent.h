@@ -198,6 +198,7 @@ struct agent {
     struct shoal_http *http;
     uv_timer_t health_timer;
     uint64_t health_due_ns;
+    uint64_t health_cpu_ns; /* what the loop's thread had computed when health was last looked at */
     unsigned health_ticks;
     uint64_t loop_lag_ns; /* worst of the last second */
     uv_prepare_t turn_end;

@@ -15,7 +15,8 @@
  *     office to another voter.
  * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group.
  * U6. A mesh group of one that two hosts could join waits for the others that come in the same second and no longer:
- *     until then the loss of that one host leaves a mesh that can decide nothing (docs/decisions/0030). */
+ *     until then the loss of that one host leaves a mesh that can decide nothing (docs/decisions/0030).
+ * U7. Suspicion changes nothing: a loop that stood still for a second is no reason to go on with fewer guardians. */
 #include "sched_group.h"
 #include "sched_node.h"
 #include "sched_state.h"
@@ -89,6 +90,27 @@ static void take_loss(const struct shoal_sched *s, const struct sched_group *g, 
     c->good_ns = sched_silent_since(s, c->list[i].member.id.node) + s->options.lost_ns;
 }
 
+static bool in_census(const struct census *c, struct shoal_node_id node)
+{
+    SHOAL_ASSERT(c->count <= SHOAL_GROUP_NODES_MAX);
+    for (size_t i = 0; i < c->count; i++) {
+        if (shoal_node_id_equal(c->list[i].member.id.node, node))
+            return true;
+    }
+    return false;
+}
+
+/* No spare, but it counts where it is: this node until it has handed its office over (U5), and a member that is suspected,
+ * for the seconds until it is heard or dead (U7). */
+static bool is_kept(const struct shoal_sched *s, const struct census *c, const struct sched_node *node)
+{
+    SHOAL_ASSERT(node->info.state <= SHOAL_SCHED_NODE_FORGOTTEN);
+    if (node->info.draining)
+        return sched_is_self(s, node->info.id);
+    return node->info.state == SHOAL_SCHED_NODE_SUSPECT && !sched_is_removed(s, node->info.id) &&
+           in_census(c, node->info.id);
+}
+
 static void count_members(const struct shoal_sched *s, const struct sched_group *g, struct census *c)
 {
     SHOAL_ASSERT(g->leads); /* U3: only a leader keeps */
@@ -110,20 +132,7 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
             c->next_loss_ns = loss;
     }
     for (size_t i = 0; i < s->node_count; i++)
-        c->available += sched_node_available(s, &s->nodes[i]) || /* U5: until it has handed its office over */
-                                (sched_is_self(s, s->nodes[i].info.id) && s->nodes[i].info.draining)
-                            ? 1
-                            : 0;
-}
-
-static bool in_census(const struct census *c, struct shoal_node_id node)
-{
-    SHOAL_ASSERT(c->count <= SHOAL_GROUP_NODES_MAX);
-    for (size_t i = 0; i < c->count; i++) {
-        if (shoal_node_id_equal(c->list[i].member.id.node, node))
-            return true;
-    }
-    return false;
+        c->available += sched_node_available(s, &s->nodes[i]) || is_kept(s, c, &s->nodes[i]) ? 1 : 0;
 }
 
 static bool domain_used(const struct shoal_sched *s, const struct census *c, const struct sched_node *node)

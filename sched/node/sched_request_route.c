@@ -292,20 +292,28 @@ static struct shoal_node_id any_alive(struct shoal_sched *s)
     return nobody;
 }
 
-/* A mesh request from a node outside the group: to the leader heard of, else to one guardian after the other. */
+/* Silent: of those alone that this node follows (sched_silent_since()). */
+static bool may_answer(const struct shoal_sched *s, struct shoal_node_id node)
+{
+    SHOAL_ASSERT(s->support != NULL);
+    return !shoal_node_id_is_zero(node) && !sched_is_self(s, node) && !node_is_dead(s, node) &&
+           sched_silent_since(s, node) == 0;
+}
+
+/* A mesh request from a node outside the group, or left behind by it: to the leader heard of, else to one guardian after the
+ * other. */
 static void try_mesh(struct shoal_sched *s, struct sched_request *r)
 {
     struct shoal_node_id to = r->hint;
 
     SHOAL_ASSERT(!r->foreign); /* R1 */
     SHOAL_ASSERT(s->mesh_hint.count <= SHOAL_SCHED_SOURCES_MAX);
-    if (shoal_node_id_is_zero(to) && !node_is_dead(s, s->mesh_leader) && !sched_is_self(s, s->mesh_leader) &&
-        r->hops == 0)
+    if (shoal_node_id_is_zero(to) && r->hops == 0 && may_answer(s, s->mesh_leader))
         to = s->mesh_leader;
     for (unsigned i = 0; shoal_node_id_is_zero(to) && i < s->mesh_hint.count; i++) {
         struct shoal_node_id guardian = s->mesh_hint.guardians[(i + r->hops) % s->mesh_hint.count];
 
-        if (!sched_is_self(s, guardian) && !node_is_dead(s, guardian))
+        if (may_answer(s, guardian))
             to = guardian;
     }
     if (shoal_node_id_is_zero(to))
@@ -359,7 +367,8 @@ void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct s
 }
 
 /* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while
- * who leads by gossip is asked too. A leader that is known here and did not answer as often as a request may be passed on
+ * who leads by gossip is asked too (of the mesh group: a guardian that is heard, so that no change is lost with one that
+ * has died). A leader that is known here and did not answer as often as a request may be passed on
  * may have been out of reach: it is asked again, until the deadline. */
 static void pause_for_election(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id leader)
 {
@@ -370,6 +379,11 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r, s
         r->pauses = 0;
         r->hops = 0;
         forward(s, r, leader);
+        return;
+    }
+    if (r->pauses >= 3 && shoal_job_id_is_mesh(r->job)) {
+        r->pauses = 0;
+        try_mesh(s, r);
         return;
     }
     if (r->pauses < 3 || summary == NULL || sched_is_self(s, summary->leader) || node_is_dead(s, summary->leader)) {

@@ -765,6 +765,63 @@ static void test_a_question_that_is_lost_is_asked_again(void **state)
 }
 
 /* As the version before kept it: with the signature of one. */
+/* The loop of node 1 stands still for a moment `at_ms` after three have joined, and gossip takes it for `state`. */
+static struct net *mesh_with_a_silent_one(unsigned at_ms, enum shoal_sched_node_state state)
+{
+    struct net *net = net_create(7, 3, false);
+
+    net->nodes[0].member = true;
+    found(net);
+    for (unsigned i = 0; i < 3; i++)
+        net_join(net, i);
+    (void)net_submit(net, 0, 1, no_ticket); /* a group of them all: their hosts hear one another whatever the mesh group does */
+    net_run(net, at_ms * NET_MS);
+    net->late_ns[1] = net->now + 1100 * NET_MS;
+    net_run(net, 700 * NET_MS);
+    net_tell_node(net, 0, 1, state);
+    net_run(net, 410 * NET_MS);
+    net_tell_node(net, 0, 1, SHOAL_SCHED_NODE_ALIVE);
+    net_run(net, 200 * NET_MS);
+    return net;
+}
+
+/* A host falls silent while the mesh group grows to it, and is given up: its replica hears of no leader, and does not know
+ * that it was left behind. What is asked there is asked of the others. */
+static void test_a_host_that_was_left_behind_asks_the_others(void **state)
+{
+    unsigned left_behind = 0;
+
+    (void)state;
+    for (unsigned at_ms = 0; at_ms < 1500; at_ms += 5) {
+        struct net *net = mesh_with_a_silent_one(at_ms, SHOAL_SCHED_NODE_DEAD);
+        struct shoal_sched_request request = { .kind = SHOAL_SCHED_MESH_READ, .deadline_ms = 5000 };
+        struct shoal_sched_group_status status;
+        struct net_reply *reply;
+
+        if (shoal_sched_group_find(net->nodes[1].sched, mesh_id, &status) && shoal_node_id_is_zero(status.leader))
+            left_behind++;
+        reply = net_wait(net, net_request(net, 1, &request), 6 * NET_S);
+        if (reply->err != SHOAL_OK)
+            fail_msg("silent at %u ms: %s: %s", at_ms, shoal_err_name(reply->err), reply->text);
+        net_destroy(net);
+    }
+    assert_true(left_behind > 0); /* else this has not been seen */
+}
+
+/* U4: who is suspected for a moment is no reason to do with fewer guardians for long. */
+static void test_a_suspected_host_is_waited_for(void **state)
+{
+    (void)state;
+    for (unsigned at_ms = 0; at_ms < 1500; at_ms += 5) {
+        struct net *net = mesh_with_a_silent_one(at_ms, SHOAL_SCHED_NODE_SUSPECT);
+
+        net_run(net, 2 * NET_S);
+        if (voters(net, mesh_id) != 3)
+            fail_msg("silent at %u ms: %u voters", at_ms, voters(net, mesh_id));
+        net_destroy(net);
+    }
+}
+
 static void keep_as_before(struct net *net, unsigned at)
 {
     static uint8_t bytes[64 * 1024];
@@ -878,6 +935,8 @@ int main(void)
         cmocka_unit_test(test_a_guardians_word_ends_no_replica_of_the_mesh),
         cmocka_unit_test(test_what_a_host_passes_on_needs_the_users_token),
         cmocka_unit_test(test_a_question_that_is_lost_is_asked_again),
+        cmocka_unit_test(test_a_host_that_was_left_behind_asks_the_others),
+        cmocka_unit_test(test_a_suspected_host_is_waited_for),
         cmocka_unit_test(test_the_rules_bind_when_all_follow_them),
         cmocka_unit_test(test_it_is_refused_while_a_majority_may_live),
     };

@@ -181,6 +181,7 @@ struct net {
     struct net_term *terms;
     size_t term_count, term_cap;
     unsigned deaf;       /* bit i: no request reaches node i */
+    uint64_t late_ns[NET_NODES_MAX]; /* until then the node's loop stands still: what comes to it waits */
     unsigned blobs_fail; /* bit i: node i cannot fetch any */
     uint64_t frames;
     bool gossip_is_silent; /* no record reaches another node */
@@ -1283,6 +1284,7 @@ static void net_run_until(struct net *net, uint64_t until)
         for (unsigned i = 0; i < net->count; i++) {
             uint64_t at = net->nodes[i].up ? shoal_sched_deadline_ns(net->nodes[i].sched) : UINT64_MAX;
 
+            at = at < net->late_ns[i] ? net->late_ns[i] : at;
             if (at < next) {
                 next = at;
                 who = i;
@@ -1297,6 +1299,11 @@ static void net_run_until(struct net *net, uint64_t until)
         } else {
             struct net_event *event = net_pop(net);
 
+            if (event->at < net->late_ns[event->to]) {
+                event->at = net->late_ns[event->to];
+                net_push(net, event);
+                continue;
+            }
             net_deliver(net, event);
             net_event_free(event);
         }
