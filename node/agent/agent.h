@@ -134,6 +134,7 @@ struct agent_job {
     struct shoal_job_id id;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     uint32_t generation;
+    uint32_t call; /* of train(), the newest that a worker here has been told of */
     struct shoal_buf spec_bytes;
     struct shoal_job_spec spec; /* views into spec_bytes */
     bool document_asked; /* of a service: its replicas start when it has come, and lies beside the specification */

@@ -57,7 +57,7 @@ struct entry {
     bool fresh;        /* its content was made here, in this agent's time */
     uint32_t version;  /* counted up when it changes here */
     uint32_t prepared; /* version that is flushed, and of which `content` is */
-    uint64_t above;    /* a change made here must have a higher number */
+    uint64_t above;    /* a change made here must have a higher number; of an agent of the version before */
     struct tree_version content;
     uint32_t sent[TARGETS_MAX];      /* version that target i has whole */
     uint64_t offset[TARGETS_MAX];    /* bytes of it that target i has */
@@ -87,7 +87,7 @@ struct reading {
     struct agent_file_job file;
     struct target *target;
     struct tree_place place;
-    struct shoal_node_id self;
+    struct tree_author self;
     uint64_t offset, file_bytes;
     uint64_t next; /* where the piece after this one begins */
     size_t len;
@@ -451,12 +451,13 @@ static void tree_free(struct tree *tree)
     free(tree);
 }
 
-/* Another host has a content that is not older: then that is the path's, unless this one was made here just now. */
+/* Another host has a content that is not older: then that is the path's. The number of one of the version before says nothing of
+ * its time: then what was made here just now is. */
 static void on_kept(struct tree *tree, struct entry *entry, const struct tree_version *theirs)
 {
     if (tree_version_cmp(theirs, &entry->content) <= 0)
         return;
-    if (entry->fresh) {
+    if (entry->fresh && theirs->number < TREE_TIMED) {
         entry->above = theirs->number;
         entry->version++;
         touch(tree);
@@ -613,7 +614,7 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     reading = calloc(1, sizeof(*reading) + len);
     SHOAL_ASSERT(reading != NULL);
     reading->target = target;
-    reading->self = tree->agent->identity.node;
+    reading->self = (struct tree_author){ .node = tree->agent->identity.node, .call = tree->job->call };
     reading->offset = entry->offset[at];
     reading->file_bytes = entry->bytes;
     reading->log = entry->log;

@@ -81,6 +81,14 @@ void agent_tree_deleted(struct agent *agent, struct shoal_job_id id)
     agent->deleted_jobs[agent->deleted_next++ % AGENT_DELETED_MAX] = id;
 }
 
+/* Who changes files of the job here. */
+static struct tree_author author_here(struct agent *agent, struct shoal_job_id id)
+{
+    const struct agent_job *job = agent_job_find(agent, id);
+
+    return (struct tree_author){ .node = agent->identity.node, .call = job == NULL ? 0 : job->call };
+}
+
 static bool is_deleted(const struct agent *agent, struct shoal_job_id id)
 {
     for (unsigned i = 0; i < AGENT_DELETED_MAX; i++)
@@ -126,6 +134,7 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     t->piece.gone = (kind & TREE_GONE) != 0;
     t->piece.last = shoal_get_bool(&r);
     t->job = shoal_get_job_id(&r);
+    t->piece.here = author_here(agent, t->job);
     shoal_get_text(&r, user, sizeof(user));
     shoal_get_text(&r, t->place.path, sizeof(t->place.path));
     t->piece.mode = shoal_get_u32(&r);

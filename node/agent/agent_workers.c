@@ -232,6 +232,18 @@ static void on_files_here(void *arg, bool all)
     free(sending);
 }
 
+/* What is written here from now on is of this call, or a later one (N2 of tree_disk.c). */
+static void note_call(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message)
+{
+    uint32_t call = message->kind == SHOAL_WORKER_CALL          ? message->call.call
+                    : message->kind == SHOAL_WORKER_TRAIN_STATE ? message->train_state.call
+                                                                : 0;
+    struct agent_job *job = NULL;
+
+    if (call > 0 && agent_run_find(agent, worker_id, &job) != NULL && call > job->call)
+        job->call = call;
+}
+
 void agent_worker_send(struct agent *agent, const struct shoal_host_order *order)
 {
     const struct shoal_worker_message *message = order->u.send.message;
@@ -246,6 +258,7 @@ void agent_worker_send(struct agent *agent, const struct shoal_host_order *order
     *sending = (struct sending){ .agent = agent, .worker_id = worker_id };
     memcpy(&sending->message, message, order->u.send.message_bytes);
     text = file_text(&sending->message);
+    note_call(agent, worker_id, message);
     if (message->kind == SHOAL_WORKER_TRAIN_STATE && message->train_state.state == SHOAL_TRAIN_FAILED &&
         agent_run_find(agent, worker_id, &job) != NULL) {
         agent_tree_await(agent, job->id, false, FILES_WAIT_MS, on_files_here, sending);

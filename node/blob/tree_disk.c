@@ -1,19 +1,22 @@
 /* Files of a result folder on the disk, each with a note of which content of its path it is (PROTOCOLS 8).
  *
- *   a change made here --flush--> note: number + 1 --> pushed, with number, hash and length
+ *   a change made here --flush--> note: the next number --> pushed, with number, hash and length
  *   pushed here, as a part --hash and length hold? flush, rename, flush of the folder--> note: the pusher's --> told
  *
  * A note lies at <data>/jobs/<id>/files/<hash of the path>: header, path, number, author, length, hash, CRC. It is written
  * like every file that counts, so after a power cut a file is either what its note says, or not proven.
  *
  * N1. What does not match hash and length that its pusher named never gets the name.
- * N2. A newer content replaces an older one; the order is (number, author), and no clock has a part in it.
+ * N2. A newer content replaces an older one; the order is (number, author). A change's number is above that of what it
+ *     changed, and no less than the call of train() and the time in which it was made: clocks have a part only between
+ *     changes of one call that knew nothing of each other (docs/decisions/0076).
  * N3. A content that is not proven (number 0) replaces nothing but a missing or an empty file: what was lost here in a
  *     power cut never replaces what is whole elsewhere.
  * N4. Logs only grow. A piece is written where it belongs, and flushed; of one that is not proven, only what is missing.
  * N5. Holes stay holes: their pusher leaves them out, and a piece of zeros takes no room.
  * N6. That a file was removed is a content like others: none. It takes away the content that it knows of, and no newer one,
  *     none that is not proven, and no change that was made here; its note keeps older contents from coming back.
+ * N7. A change made here that is not noted yet has its number all the same: no older content takes its place.
  *
  * Runs on the file thread; knows no agent. */
 #include "tree_disk.h"
@@ -50,6 +53,31 @@ static bool is_gone(const struct tree_version *version)
     static const struct shoal_hash none;
 
     return version->number > 0 && version->bytes == 0 && shoal_hash_equal(version->hash, none);
+}
+
+/* ---- numbers ---- */
+
+/* u12 call, u44 ms since 1970, u8 0: changes that come one upon the other count on from there. */
+#define CALL_SHIFT 52
+#define TIME_SHIFT 8
+#define CALL_MAX 4095u
+
+/* When the file got its content or its name, by this host's clock; what a program may set counts for nothing. */
+static uint64_t changed_ms(const struct stat *facts)
+{
+    uint64_t ms = facts->st_ctim.tv_sec < 0 ? 0 : (uint64_t)facts->st_ctim.tv_sec * 1000;
+
+    ms += (uint64_t)facts->st_ctim.tv_nsec / SHOAL_MS;
+    return ms & ((1ull << (CALL_SHIFT - TIME_SHIFT)) - 1);
+}
+
+/* N2. Of a change made here by `self`, over what was noted. */
+static uint64_t next_number(const struct tree_version *noted, uint64_t above, const struct tree_author *self, uint64_t ms)
+{
+    uint64_t least = (uint64_t)(self->call < CALL_MAX ? self->call : CALL_MAX) << CALL_SHIFT | ms << TIME_SHIFT;
+    uint64_t number = noted->number > above ? noted->number : above;
+
+    return number < least ? least : number + 1;
 }
 
 /* ---- notes ---- */
@@ -200,14 +228,17 @@ uint64_t tree_next(const struct tree_place *place, uint64_t from, uint64_t bytes
     return data < 0 || (uint64_t)data > last ? last : (uint64_t)data;
 }
 
-static bool digest_of(const struct tree_place *place, bool flush, struct tree_version *version)
+static bool digest_of(const struct tree_place *place, bool flush, struct tree_version *version, uint64_t *ms)
 {
     int dir, fd = open_file(place, &dir);
+    struct stat facts;
     bool ok;
 
     if (fd < 0)
         return false;
-    ok = (!flush || (fsync(fd) == 0 && fsync(dir) == 0)) && shoal_disk_digest(fd, &version->hash, &version->bytes);
+    ok = fstat(fd, &facts) == 0 && (!flush || (fsync(fd) == 0 && fsync(dir) == 0)) &&
+         shoal_disk_digest(fd, &version->hash, &version->bytes);
+    *ms = ok ? changed_ms(&facts) : 0;
     (void)close(fd);
     (void)close(dir);
     return ok;
@@ -218,14 +249,15 @@ static bool same_content(const struct tree_version *a, const struct tree_version
     return a->bytes == b->bytes && shoal_hash_equal(a->hash, b->hash);
 }
 
-enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id self, bool doubted, uint64_t above,
+enum shoal_err tree_prepare(const struct tree_place *place, struct tree_author self, bool doubted, uint64_t above,
                             struct tree_version *version, bool *fresh)
 {
     struct tree_version noted;
+    uint64_t ms;
 
     *fresh = false;
     *version = (struct tree_version){ .number = 0 };
-    if (!digest_of(place, true, version))
+    if (!digest_of(place, true, version, &ms))
         return SHOAL_ERR_NOT_FOUND;
     if (note_read(place, &noted) && same_content(&noted, version) && noted.number > above) {
         *version = noted;
@@ -233,8 +265,8 @@ enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id
     }
     if (doubted) /* N3 */
         return SHOAL_OK;
-    version->number = (noted.number > above ? noted.number : above) + 1;
-    version->author = self;
+    version->number = next_number(&noted, above, &self, ms);
+    version->author = self.node;
     *fresh = true;
     return note_write(place, version);
 }
@@ -254,7 +286,7 @@ static bool is_absent(const struct tree_place *place)
     return absent;
 }
 
-enum shoal_err tree_forget(const struct tree_place *place, struct shoal_node_id self, uint64_t above,
+enum shoal_err tree_forget(const struct tree_place *place, struct tree_author self, uint64_t above,
                            struct tree_version *version, bool *fresh)
 {
     struct tree_version noted;
@@ -267,21 +299,41 @@ enum shoal_err tree_forget(const struct tree_place *place, struct shoal_node_id 
         *version = noted;
         return SHOAL_OK;
     }
-    version->number = (noted.number > above ? noted.number : above) + 1;
-    version->author = self;
+    version->number = (noted.number > above ? noted.number : above) + 1; /* N6: of what it knows, and no more */
+    version->author = self.node;
     *fresh = true;
     return note_write(place, version);
 }
 
 /* ---- what is pushed here ---- */
 
+/* N7. `here`: what lies here, which is not what `noted` says. */
+static bool is_later_change(const struct tree_piece *piece, const struct tree_version *noted, struct tree_version *here,
+                            uint64_t ms)
+{
+    if (piece->version.number == 0 || piece->doubted)
+        return false;
+    here->number = next_number(noted, 0, &piece->here, ms);
+    here->author = piece->here.node;
+    if (tree_version_cmp(here, &piece->version) > 0)
+        return true;
+    here->number = 0;
+    return false;
+}
+
 /* N2, N3. What is here is not older than the piece's content. */
 static bool keeps(const struct tree_place *place, const struct tree_piece *piece, struct tree_version *ours)
 {
     struct tree_version here = { .number = 0 };
+    uint64_t ms = 0;
     bool noted = note_read(place, ours);
-    bool there = digest_of(place, false, &here);
+    bool there = digest_of(place, false, &here, &ms);
 
+    if (there && (!noted || !same_content(&here, ours)) && !same_content(&here, &piece->version) &&
+        is_later_change(piece, ours, &here, ms)) {
+        *ours = here;
+        return true;
+    }
     if (!there && noted && piece->versioned && is_gone(ours) && tree_version_cmp(ours, &piece->version) >= 0)
         return true; /* N6 */
     if (!piece->versioned || (noted && tree_version_cmp(ours, &piece->version) < 0) || !there) {
@@ -423,10 +475,11 @@ static enum shoal_err take_gone(const struct tree_place *place, const struct tre
                                 enum tree_outcome *outcome, struct tree_version *ours)
 {
     struct tree_version here = { .number = 0 };
+    uint64_t ms;
     char part[TREE_PATH_BYTES + 32];
     const char *name;
     int dir = open_folder(place->root, place->path, false, &name);
-    bool noted = note_read(place, ours), there = digest_of(place, false, &here), removed = true;
+    bool noted = note_read(place, ours), there = digest_of(place, false, &here, &ms), removed = true;
 
     if (noted && tree_version_cmp(ours, &piece->version) >= 0)
         *outcome = TREE_KEPT;

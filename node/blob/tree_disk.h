@@ -15,8 +15,17 @@
 #define TREE_SETTLE 8    /* no piece: the job's id follows, and the answer comes when nothing is due to the asker */
 #define TREE_SETTLE_LOGS 16 /* the same of the logs alone */
 
+/* Whose changes they are, and during which call of train() they were made: that call's come after those of an earlier one,
+ * whatever the clocks say. */
+struct tree_author {
+    struct shoal_node_id node;
+    uint32_t call;
+};
+
 /* The number of a path's content. The higher number wins, then the higher author. 0: its content is not proven. A file
- * that was removed has no bytes and a hash of zeros. */
+ * that was removed has no bytes and a hash of zeros. A change's number is above TREE_TIMED: it says when it was made; below it
+ * is one of an agent of the version before, which counted. */
+#define TREE_TIMED (1ull << 40)
 struct tree_version {
     uint64_t number;
     struct shoal_node_id author;
@@ -39,6 +48,7 @@ struct tree_piece {
     uint64_t mtime_ns, offset;
     struct tree_version version;
     struct shoal_node_id from;
+    struct tree_author here; /* who takes it: a change made here that nobody has noted yet has a place in the order, too */
     struct shoal_view bytes;
 };
 
@@ -50,11 +60,11 @@ int tree_version_cmp(const struct tree_version *a, const struct tree_version *b)
 /* The file as it is now, flushed, and which content it is. `doubted`: it was there when this host started anew, so it
  * counts only as what was noted. `above`: a number that a change made here must exceed. `*fresh`: it is a change that was
  * made here and is noted now. */
-SHOAL_MUST_CHECK enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id self, bool doubted,
+SHOAL_MUST_CHECK enum shoal_err tree_prepare(const struct tree_place *place, struct tree_author self, bool doubted,
                                              uint64_t above, struct tree_version *version, bool *fresh);
 
 /* The same for a file that was removed here: the content that it has now is none. NOT_FOUND: it is there again. */
-SHOAL_MUST_CHECK enum shoal_err tree_forget(const struct tree_place *place, struct shoal_node_id self, uint64_t above,
+SHOAL_MUST_CHECK enum shoal_err tree_forget(const struct tree_place *place, struct tree_author self, uint64_t above,
                                             struct tree_version *version, bool *fresh);
 
 /* Up to `cap` bytes from `offset`, no link followed; -1: it cannot be read. */

@@ -57,7 +57,8 @@ def answers(mesh, host, job, folder):
     """What a user asks about a job, as one host answers it."""
     facts = mesh.cli(host, "job", "show", job)
     exec_facts = host.get(EXECS + "/" + job)
-    return {"show": {name: value for name, value in facts.items() if name not in OF_A_HOST},
+    # Who leads a job that has ended may change until it is in the archive, where a host stands still for a second.
+    return {"show": {name: value for name, value in facts.items() if name not in (*OF_A_HOST, "leader", "term")},
             "by its ending": mesh.cli(host, "job", "show", job[-9:])["id"],
             "exec": {name: exec_facts[name] for name in ("id", "state", "creator", "args", "createTime") if name in exec_facts},
             "out": log_of(mesh, host, job), "err": log_of(mesh, host, job, "--which", "err"),

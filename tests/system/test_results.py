@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -284,3 +285,56 @@ def test_what_an_ended_job_left_outlives_all_agents(new_mesh, script):
         mesh.until(lambda: mesh.knows(host, 3), 30, "%s knows the others" % host.name)
         for job in jobs:
             assert shown(host, job) == before[job], (host.name, job)
+
+
+SLOW = """
+import time
+import torch
+from fabric_model import FabricModel
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, i):
+        time.sleep(0.05)
+        return torch.zeros(2), 0
+
+model = torch.nn.Linear(2, 2)
+FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters())).train(9, 4, 2)
+"""
+
+
+def test_what_was_written_last_stays_where_a_host_is_late_with_what_it_wrote_before(new_mesh, script):
+    """Two hosts write one file. The agent of the one that wrote first stands still meanwhile, and tells of it afterwards."""
+    pytest.importorskip("torch")
+    mesh = new_mesh(slots=1)
+    job = submit(mesh, mesh.hosts[0], script(SLOW), "--workers", 2, framework="edtPyTorch")
+
+    def on_two():
+        at = {worker[0].name: worker[0] for worker in mesh.workers(job).values() if worker[3]["applied"] > 0}
+        return len(at) == 2 and list(at.values())
+
+    trains = mesh.until(on_two, 60, "engines on two hosts")
+
+    def path(host, name):
+        folder = next(host.data.glob("results/*/batchworkdir/%s" % job)) / "model"
+        folder.mkdir(exist_ok=True)
+        return folder / name
+
+    def text(host, name):
+        return path(host, name).read_text() if path(host, name).exists() else None
+
+    for number, (first, last) in enumerate((trains, trains[::-1])):
+        name, sign = "both-%d" % number, "sign-%d" % number
+        third = next(host for host in mesh.hosts if host not in trains)
+        os.kill(first.process.pid, signal.SIGSTOP)
+        path(first, name).write_text("first")
+        path(last, name).write_text("last")
+        while path(last, name).stat().st_ctime_ns // 10**6 <= path(first, name).stat().st_ctime_ns // 10**6:
+            path(last, name).write_text("last")
+        mesh.until(lambda: text(third, name) == "last", 60, "the third host has it")
+        path(first, sign).write_text(sign)
+        os.kill(first.process.pid, signal.SIGCONT)
+        for host in mesh.hosts:
+            mesh.until(lambda: text(host, sign) == sign, 60, "what %s wrote is on %s" % (first.name, host.name))
+            mesh.until(lambda: text(host, name) == "last", 20, "%s has what was written last" % host.name)

@@ -26,6 +26,8 @@ struct fixture {
 
 static const struct shoal_node_id author[2] = { { { 1 } }, { { 2 } } };
 
+static struct tree_author by(unsigned host) { return (struct tree_author){ .node = author[host] }; }
+
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -100,7 +102,7 @@ static struct tree_piece prepared(struct fixture *f, unsigned from, const char *
     bool fresh;
 
     put(&f->host[from], text);
-    assert_int_equal(tree_prepare(&f->host[from], author[from], false, 0, &piece.version, &fresh), SHOAL_OK);
+    assert_int_equal(tree_prepare(&f->host[from], by(from), false, 0, &piece.version, &fresh), SHOAL_OK);
     piece.bytes = shoal_view_of((const uint8_t *)text, strlen(text));
     return piece;
 }
@@ -112,7 +114,7 @@ static struct tree_piece removed(struct fixture *f, unsigned from, uint64_t abov
 
     if (is_there(&f->host[from]))
         take_away(&f->host[from]);
-    assert_int_equal(tree_forget(&f->host[from], author[from], above, &piece.version, &fresh), SHOAL_OK);
+    assert_int_equal(tree_forget(&f->host[from], by(from), above, &piece.version, &fresh), SHOAL_OK);
     return piece;
 }
 
@@ -121,8 +123,10 @@ static enum tree_outcome take(struct fixture *f, unsigned at, const struct tree_
     struct tree_version none;
     enum tree_outcome outcome;
     struct stat facts;
+    struct tree_piece taken = *piece;
 
-    assert_int_equal(tree_take(&f->host[at], piece, &outcome, ours == NULL ? &none : ours, &facts), SHOAL_OK);
+    taken.here.node = author[at];
+    assert_int_equal(tree_take(&f->host[at], &taken, &outcome, ours == NULL ? &none : ours, &facts), SHOAL_OK);
     return outcome;
 }
 
@@ -198,14 +202,14 @@ static void only_a_file_that_is_not_there_is_removed(void **state)
     bool fresh;
 
     (void)prepared(f, 0, "one");
-    assert_int_equal(tree_forget(&f->host[0], author[0], 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(tree_forget(&f->host[0], by(0), 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
     take_away(&f->host[0]);
     (void)snprintf(target, sizeof(target), "%s/real", f->root);
     (void)snprintf(link, sizeof(link), "%s/sub", f->host[0].root);
     assert_int_equal(mkdir(target, 0700), 0);
     assert_int_equal(symlink(target, link), 0); /* cannot be looked into: no link is followed */
     (void)snprintf(f->host[0].path, sizeof(f->host[0].path), "sub/model.pth");
-    assert_int_equal(tree_forget(&f->host[0], author[0], 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(tree_forget(&f->host[0], by(0), 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
 }
 
 /* N3. What it noted before the power cut is another content: which one is whole is not known. */
@@ -214,15 +218,15 @@ static void a_content_that_is_not_proven_has_no_number(void **state)
     struct fixture *f = *state;
     struct tree_version version;
     bool fresh;
+    const uint64_t number = prepared(f, 0, "one").version.number;
 
-    (void)prepared(f, 0, "one");
     put(&f->host[0], "o");
-    assert_int_equal(tree_prepare(&f->host[0], author[0], true, 0, &version, &fresh), SHOAL_OK);
+    assert_int_equal(tree_prepare(&f->host[0], by(0), true, 0, &version, &fresh), SHOAL_OK);
     assert_int_equal(version.number, 0);
     assert_false(fresh);
     put(&f->host[0], "one");
-    assert_int_equal(tree_prepare(&f->host[0], author[0], true, 0, &version, &fresh), SHOAL_OK);
-    assert_int_equal(version.number, 1);
+    assert_int_equal(tree_prepare(&f->host[0], by(0), true, 0, &version, &fresh), SHOAL_OK);
+    assert_int_equal(version.number, number);
 }
 
 static void note_path(const struct tree_place *place, char path[TREE_ROOT_BYTES + 80])
@@ -249,9 +253,8 @@ static void a_note_of_another_path_says_nothing(void **state)
     note_path(place, to);
     put(place, "one");
     assert_int_equal(rename(from, to), 0);
-    assert_int_equal(tree_prepare(place, author[0], false, 0, &version, &fresh), SHOAL_OK);
+    assert_int_equal(tree_prepare(place, by(0), false, 0, &version, &fresh), SHOAL_OK);
     assert_true(fresh);
-    assert_int_equal(version.number, 1);
 }
 
 /* N5. The second try finds what the first one left, where there are zeros now. */
@@ -356,8 +359,77 @@ static void a_second_removal_has_the_first_ones_number(void **state)
     first = removed(f, 0, 0);
     again = removed(f, 0, 0);
     assert_int_equal(tree_version_cmp(&first.version, &again.version), 0);
-    higher = removed(f, 0, 9);
-    assert_int_equal(higher.version.number, 10);
+    higher = removed(f, 0, first.version.number + 9);
+    assert_int_equal(higher.version.number, first.version.number + 10);
+}
+
+/* The next change has a later time. */
+static void let_time_pass(const struct tree_place *place)
+{
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES + 8];
+    struct timespec first = { 0 };
+    struct stat facts;
+
+    (void)snprintf(path, sizeof(path), "%.*s.time", (int)sizeof(path) - 8, place->root);
+    for (;;) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+        assert_true(fd >= 0 && write(fd, "x", 1) == 1 && fstat(fd, &facts) == 0 && close(fd) == 0);
+        if (first.tv_sec == 0)
+            first = facts.st_ctim;
+        if ((facts.st_ctim.tv_sec - first.tv_sec) * 1000 + (facts.st_ctim.tv_nsec - first.tv_nsec) / 1000000 > 2)
+            return;
+    }
+}
+
+/* N2, N7. Two hosts change one file and know nothing of each other: the later change stays on both, noted or not. */
+static void a_late_push_takes_away_no_later_change(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece first = prepared(f, 0, "first"), last = first;
+    struct tree_version ours;
+    bool fresh;
+
+    let_time_pass(&f->host[1]);
+    put(&f->host[1], "last");
+    assert_int_equal(take(f, 1, &first, &ours), TREE_KEPT); /* nobody has noted it */
+    assert_true(ours.number > first.version.number);
+    assert_memory_equal(&ours.author, &author[1], sizeof(author[1]));
+    last.bytes = shoal_view_of((const uint8_t *)"last", 4);
+    assert_int_equal(tree_prepare(&f->host[1], by(1), false, 0, &last.version, &fresh), SHOAL_OK);
+    assert_int_equal(tree_version_cmp(&ours, &last.version), 0); /* what was told is what is noted then */
+    assert_int_equal(take(f, 1, &first, NULL), TREE_KEPT);
+    assert_int_equal(take(f, 0, &last, NULL), TREE_TAKEN);
+    put(&f->host[0], "a change of what was received");
+    assert_int_equal(take(f, 0, &last, NULL), TREE_KEPT);
+}
+
+static void an_earlier_change_that_is_not_noted_gives_way(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece last;
+
+    put(&f->host[1], "first");
+    let_time_pass(&f->host[1]);
+    last = prepared(f, 0, "last");
+    assert_int_equal(take(f, 1, &last, NULL), TREE_TAKEN);
+}
+
+/* N2. The clock of the host that wrote during the call before is far ahead. */
+static void a_later_call_counts_more_than_a_clock(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece piece = prepared(f, 0, "call 1"), own;
+
+    piece.version.number = (1ull << 52) + (piece.version.number & ((1ull << 52) - 1)) + (1ull << 40);
+    piece.here.call = 1;
+    put(&f->host[1], "call 2");
+    own = piece;
+    assert_int_equal(take(f, 1, &own, NULL), TREE_TAKEN); /* of the same call: the clock decides */
+    put(&f->host[1], "call 2 again");
+    piece.version.number += 1ull << 20; /* it was changed there once more */
+    piece.here.call = 2;
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_KEPT);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -370,7 +442,8 @@ int main(void)
         CASE(only_a_file_that_is_not_there_is_removed),       CASE(a_second_removal_has_the_first_ones_number),
         CASE(a_content_that_is_not_proven_has_no_number),     CASE(a_note_of_another_path_says_nothing),
         CASE(zeros_take_away_what_an_earlier_try_left),       CASE(a_piece_of_a_log_is_flushed_before_it_counts),
-        CASE(a_log_has_one_time_on_every_host),
+        CASE(a_log_has_one_time_on_every_host),               CASE(a_late_push_takes_away_no_later_change),
+        CASE(an_earlier_change_that_is_not_noted_gives_way),  CASE(a_later_call_counts_more_than_a_clock),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
