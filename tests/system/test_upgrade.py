@@ -84,7 +84,11 @@ class Stream:
                 number += 1
                 job = self.submit(number)
                 self.acknowledged.append(job)
-                self.mesh.until(lambda: (facts := self.mesh.job(job)) and facts["hasEnded"], 90, "the end of %s" % job, pause=0.1)
+                try:
+                    self.mesh.until(lambda: (facts := self.mesh.job(job)) and facts["hasEnded"], 90, "the end of %s" % job, pause=0.1)
+                except Failed as error:
+                    why = [host.name + ": " + self.mesh.shoal("why", job, "--node", host.url, check=False).stdout for host in self.hosts]
+                    raise Failed("%s: %s %s" % (error, self.mesh.job(job), "\n".join(why))) from None
         except Exception as error:  # shown by end()
             self.trouble.append(error)
 
