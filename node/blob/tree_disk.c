@@ -455,6 +455,20 @@ static enum shoal_err take_file(const struct tree_place *place, int dir, const c
     return err;
 }
 
+/* What came of the content that is not taken. */
+static void drop_part(const struct tree_place *place, const struct tree_piece *piece)
+{
+    char part[TREE_PATH_BYTES + 32];
+    const char *name;
+    int dir = open_folder(place->root, place->path, false, &name);
+
+    if (dir < 0)
+        return;
+    part_name(name, piece, part);
+    (void)unlinkat(dir, part, 0);
+    (void)close(dir);
+}
+
 /* The content is here already; its mode may have changed since. */
 static void take_mode(const struct tree_place *place, const struct tree_piece *piece)
 {
@@ -509,9 +523,12 @@ enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece
     *ours = (struct tree_version){ .number = 0 };
     if (piece->gone)
         return take_gone(place, piece, outcome, ours);
-    if (!piece->log && piece->offset == 0 && keeps(place, piece, ours)) {
+    /* Before the last one of many pieces, too: what lies here may have been changed while they came. */
+    if (!piece->log && (piece->offset == 0 || piece->last) && keeps(place, piece, ours)) {
         *outcome = TREE_KEPT;
-        if (piece->versioned && ours->number > 0 && tree_version_cmp(ours, &piece->version) == 0)
+        if (piece->offset > 0)
+            drop_part(place, piece);
+        else if (piece->versioned && ours->number > 0 && tree_version_cmp(ours, &piece->version) == 0)
             take_mode(place, piece);
         return SHOAL_OK;
     }

@@ -6,6 +6,24 @@ import zipfile
 from mesh import job_id
 
 
+# An elastic script that takes minutes, with as many engines as it is given.
+SLOW_TRAINING = """
+import time
+import torch
+from fabric_model import FabricModel
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, i):
+        time.sleep(0.05)
+        return torch.zeros(2), 0
+
+model = torch.nn.Linear(2, 2)
+FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters())).train(9, 4, %d)
+"""
+
+
 def submit(mesh, host, folder, *options, framework="PyTorch", script=()):
     words = ["job", "run", "--framework", framework, "--model-main", "main.py", "--model-dir", folder, *options]
     return job_id(json.dumps(mesh.cli(host, *words, *(["--", *script] if script else []))))

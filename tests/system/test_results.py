@@ -14,7 +14,7 @@ import zipfile
 
 import pytest
 from conftest import OUT
-from helpers import ended, groups, submit
+from helpers import SLOW_TRAINING, ended, groups, submit
 from mesh import TLS, Host, Mesh
 from test_archive import holders
 
@@ -287,28 +287,11 @@ def test_what_an_ended_job_left_outlives_all_agents(new_mesh, script):
             assert shown(host, job) == before[job], (host.name, job)
 
 
-SLOW = """
-import time
-import torch
-from fabric_model import FabricModel
-
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 1000
-    def __getitem__(self, i):
-        time.sleep(0.05)
-        return torch.zeros(2), 0
-
-model = torch.nn.Linear(2, 2)
-FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters())).train(9, 4, 2)
-"""
-
-
 def test_what_was_written_last_stays_where_a_host_is_late_with_what_it_wrote_before(new_mesh, script):
     """Two hosts write one file. The agent of the one that wrote first stands still meanwhile, and tells of it afterwards."""
     pytest.importorskip("torch")
     mesh = new_mesh(slots=1)
-    job = submit(mesh, mesh.hosts[0], script(SLOW), "--workers", 2, framework="edtPyTorch")
+    job = submit(mesh, mesh.hosts[0], script(SLOW_TRAINING % 2), "--workers", 2, framework="edtPyTorch")
 
     def on_two():
         at = {worker[0].name: worker[0] for worker in mesh.workers(job).values() if worker[3]["applied"] > 0}

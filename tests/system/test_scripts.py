@@ -10,7 +10,7 @@ import types
 import pytest
 import training
 from conftest import OUT
-from helpers import ended, log_of, result_of, submit
+from helpers import SLOW_TRAINING, ended, log_of, result_of, submit
 from mesh import Mesh
 
 pytest.importorskip("torch")
@@ -53,25 +53,8 @@ def outcomes(pair, tmp_path_factory):
     return found
 
 
-SLOW = """
-import time
-import torch
-from fabric_model import FabricModel
-
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 1000
-    def __getitem__(self, i):
-        time.sleep(0.05)
-        return torch.zeros(2), 0
-
-model = torch.nn.Linear(2, 2)
-FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters())).train(9, 4, 1)
-"""
-
-
 def test_a_killed_driver_leaves_no_bundle_behind(pair, tmp_path):
-    (tmp_path / "main.py").write_text(SLOW)
+    (tmp_path / "main.py").write_text(SLOW_TRAINING % 1)
     job = submit(pair, pair.hosts[0], tmp_path, "--workers", 1, framework="edtPyTorch")
 
     def driver():

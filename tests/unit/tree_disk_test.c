@@ -404,6 +404,28 @@ static void a_late_push_takes_away_no_later_change(void **state)
     assert_int_equal(take(f, 0, &last, NULL), TREE_KEPT);
 }
 
+/* N7. It is changed here between the pieces of an older content. */
+static void a_change_between_two_pieces_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_piece whole = prepared(f, 0, "first"), piece = whole;
+    char part[TREE_ROOT_BYTES + TREE_PATH_BYTES + 32];
+
+    piece.last = false;
+    piece.bytes = shoal_view_of(whole.bytes.bytes, 3);
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+    file_path(&f->host[1], part);
+    (void)snprintf(part + strlen(part), 32, ".01000000.part");
+    assert_int_equal(access(part, F_OK), 0);
+    let_time_pass(&f->host[1]);
+    put(&f->host[1], "last");
+    piece.last = true;
+    piece.offset = 3;
+    piece.bytes = shoal_view_of(whole.bytes.bytes + 3, whole.bytes.len - 3);
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_KEPT);
+    assert_int_equal(access(part, F_OK), -1);
+}
+
 static void an_earlier_change_that_is_not_noted_gives_way(void **state)
 {
     struct fixture *f = *state;
@@ -443,7 +465,8 @@ int main(void)
         CASE(a_content_that_is_not_proven_has_no_number),     CASE(a_note_of_another_path_says_nothing),
         CASE(zeros_take_away_what_an_earlier_try_left),       CASE(a_piece_of_a_log_is_flushed_before_it_counts),
         CASE(a_log_has_one_time_on_every_host),               CASE(a_late_push_takes_away_no_later_change),
-        CASE(an_earlier_change_that_is_not_noted_gives_way),  CASE(a_later_call_counts_more_than_a_clock),
+        CASE(a_change_between_two_pieces_stays),              CASE(an_earlier_change_that_is_not_noted_gives_way),
+        CASE(a_later_call_counts_more_than_a_clock),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
