@@ -19,7 +19,9 @@
  *     has more is walked on a thread of its own (agent_files.c), and rests ten times as long as that took.
  * T6. A file that a job removed here, or gave another name, goes away on the other hosts too: seen in one look and not in a
  *     later one that saw everything, logs left out. A folder without the logs that it had is lost, and tells of no removal.
- * T7. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so. */
+ * T7. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so.
+ * T8. The order of two logs goes before them, and was looked at after them (W1 of tree_walk.c): another host may lack what was
+ *     printed last, and never shows what it has in another order. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -52,6 +54,7 @@ struct entry {
     uint32_t mode;
     bool foreign; /* received, and not changed here since */
     bool log;
+    bool order;        /* a log that says in which order two others were printed */
     bool gone;         /* it was removed */
     bool found;        /* it was there before this agent, and has not changed since (T4) */
     bool fresh;        /* its content was made here, in this agent's time */
@@ -186,6 +189,7 @@ static struct entry *entry_need(struct tree *tree, const char *path)
     entry = &tree->entries[tree->count];
     *entry = (struct entry){ .path = strdup(path), .log = strncmp(path, "log/", 4) == 0 };
     SHOAL_ASSERT(entry->path != NULL);
+    entry->order = entry->log && tree_walk_is_order(path);
     tree->count++;
     if (2 * tree->count > tree->place_cap)
         places_make(tree, tree->place_cap == 0 ? 4 * ENTRIES_FIRST : 2 * tree->place_cap);
@@ -649,16 +653,28 @@ static bool is_due(const struct entry *entry, size_t target)
     return !entry->foreign && (entry->sent[target] != entry->version || entry->under_way[target] == 0);
 }
 
-/* What is printed is small and asked for: it waits for no other file. NULL: nothing. */
+/* Of a look that is being taken over some logs are newer than others. */
+static bool is_amid_look(const struct tree *tree)
+{
+    return tree->looking != NULL && tree->looking->merged > 0 && tree->looking->merged < tree->looking->walk.count;
+}
+
+/* What is printed is small and asked for: it waits for no other file (T8). NULL: nothing. */
 static struct entry *due_log(struct tree *tree, size_t at)
 {
     struct target *target = &tree->targets[at];
+    struct entry *due = NULL;
 
-    for (size_t i = 0; target->dirty_logs && !is_silent(tree) && i < tree->count; i++)
-        if (tree->entries[i].log && is_due(&tree->entries[i], at))
-            return &tree->entries[i];
-    target->dirty_logs = false;
-    return NULL;
+    if (is_amid_look(tree))
+        return NULL;
+    for (size_t i = 0; target->dirty_logs && !is_silent(tree) && i < tree->count; i++) {
+        struct entry *entry = &tree->entries[i];
+
+        if (entry->log && is_due(entry, at) && (due == NULL || (entry->order && !due->order)))
+            due = entry;
+    }
+    target->dirty_logs = due != NULL;
+    return due;
 }
 
 /* NULL: nothing. What was found last is where the next search begins, so that many files cost no more each than few. */

@@ -26,7 +26,8 @@ struct piece {
 };
 
 struct merged {
-    int files[2]; /* -1: none */
+    int files[2];        /* -1: none */
+    uint64_t lengths[2]; /* as they were before `records` was looked at: those say of all of these bytes where they belong */
     int order;
     uint64_t records;
 };
@@ -66,9 +67,11 @@ static struct piece piece_of(const struct merged *merged, uint64_t offset)
     return found;
 }
 
-static size_t read_at(int file, uint64_t offset, uint8_t *bytes, uint64_t cap)
+static size_t read_at(const struct merged *merged, unsigned stream, uint64_t offset, uint8_t *bytes, uint64_t cap)
 {
-    ssize_t n = file < 0 || cap == 0 ? 0 : pread(file, bytes, (size_t)cap, (off_t)offset);
+    uint64_t left = merged->lengths[stream] > offset ? merged->lengths[stream] - offset : 0;
+    uint64_t want = left < cap ? left : cap;
+    ssize_t n = want == 0 ? 0 : pread(merged->files[stream], bytes, (size_t)want, (off_t)offset);
 
     return n > 0 ? (size_t)n : 0;
 }
@@ -85,13 +88,13 @@ static size_t read_rest(const struct merged *merged, const struct piece *piece, 
                         size_t cap)
 {
     unsigned other = 1 - piece->stream;
-    uint64_t length = length_of(merged->files[piece->stream]);
+    uint64_t length = merged->lengths[piece->stream];
     uint64_t own = length > piece->begins[piece->stream] ? length - piece->begins[piece->stream] : 0;
     uint64_t into = offset - piece->begins[0] - piece->begins[1];
 
     if (into < own)
-        return read_at(merged->files[piece->stream], piece->begins[piece->stream] + into, bytes, cap);
-    return read_at(merged->files[other], piece->begins[other] + into - own, bytes, cap);
+        return read_at(merged, piece->stream, piece->begins[piece->stream] + into, bytes, cap);
+    return read_at(merged, other, piece->begins[other] + into - own, bytes, cap);
 }
 
 static size_t read_piece(const struct merged *merged, bool ended, uint64_t *offset, uint8_t *bytes, size_t cap)
@@ -105,7 +108,7 @@ static size_t read_piece(const struct merged *merged, bool ended, uint64_t *offs
         n = read_rest(merged, &piece, *offset, bytes, cap);
     } else {
         left = piece.bytes - into;
-        n = read_at(merged->files[piece.stream], piece.begins[piece.stream] + into, bytes, left < cap ? left : cap);
+        n = read_at(merged, piece.stream, piece.begins[piece.stream] + into, bytes, left < cap ? left : cap);
     }
     *offset += n;
     if (n == 0 && ended && piece.bytes != UINT64_MAX && piece.bytes > into)
@@ -121,6 +124,8 @@ size_t log_merged_read(const char *root, const char *out_path, const char *err_p
     char path[PATH_BYTES];
     size_t used = 0;
 
+    for (unsigned i = 0; i < 2; i++)
+        merged.lengths[i] = length_of(merged.files[i]);
     (void)snprintf(path, sizeof(path), "%s" SHOAL_LOG_ORDER_END, out_path);
     merged.order = shoal_open_below(root, path, O_RDONLY);
     merged.records = length_of(merged.order) / SHOAL_LOG_ORDER_BYTES;

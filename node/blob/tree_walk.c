@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shoal/limits.h"
+#include "shoal/log_order.h"
 
 #include "shoal/banned.h"
 
@@ -24,6 +25,10 @@ struct folder {
     bool hidden; /* what lies in it is counted, and not told */
 };
 
+/* W1. The order of two logs (shoal/log_order.h) is looked at after them, in a listing made after that, and so leaves out
+ *     nothing of what they held. Elsewhere there is one round. */
+enum round { EVERYTHING, LOGS, THEIR_ORDER };
+
 /* On its way to another name, which no other host would hear of. */
 static bool is_temporary(const char *name)
 {
@@ -35,6 +40,26 @@ static bool is_temporary(const char *name)
 static bool is_told(const char *name)
 {
     return name[0] != '.' && !is_temporary(name) && strcmp(name, "__pycache__") != 0;
+}
+
+bool tree_walk_is_order(const char *path)
+{
+    const size_t end = sizeof(SHOAL_LOG_ORDER_END) - 1;
+    size_t len = strlen(path);
+
+    return len > end && strcmp(path + len - end, SHOAL_LOG_ORDER_END) == 0;
+}
+
+static bool is_in_round(const char *name, enum round round)
+{
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return false;
+    return round == EVERYTHING || tree_walk_is_order(name) == (round == THEIR_ORDER);
+}
+
+static bool is_of_logs(const struct folder *folder, const char *path)
+{
+    return strncmp(path, "log", 3) == 0 && (folder->len == 3 || path[3] == '/');
 }
 
 static bool add(struct tree_walk *walk, const char *path, const struct stat *facts)
@@ -116,21 +141,34 @@ static bool look_at(struct tree_walk *walk, const struct folder *folder, const c
     return !S_ISREG(facts.st_mode) || on_file(walk, path, !hidden, &facts);
 }
 
+static bool walk_round(struct tree_walk *walk, const struct folder *folder, DIR *dir, enum round round,
+                       char path[TREE_PATH_BYTES])
+{
+    const struct dirent *item;
+
+    while ((item = readdir(dir)) != NULL)
+        if (is_in_round(item->d_name, round) && !look_at(walk, folder, item->d_name, path))
+            return false;
+    return true;
+}
+
 /* Takes the folder's descriptor. */
 static bool walk_folder(struct tree_walk *walk, const struct folder *folder, char path[TREE_PATH_BYTES])
 {
+    bool logs = is_of_logs(folder, path);
     DIR *dir = fdopendir(folder->fd);
-    const struct dirent *item;
-    bool goes_on = true;
+    bool goes_on;
 
     if (dir == NULL) {
         (void)close(folder->fd);
         walk->blind = true;
         return true;
     }
-    while (goes_on && (item = readdir(dir)) != NULL)
-        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
-            goes_on = look_at(walk, folder, item->d_name, path);
+    goes_on = walk_round(walk, folder, dir, logs ? LOGS : EVERYTHING, path);
+    if (logs && goes_on) {
+        rewinddir(dir);
+        goes_on = walk_round(walk, folder, dir, THEIR_ORDER, path);
+    }
     (void)closedir(dir);
     return goes_on;
 }

@@ -30,7 +30,8 @@ struct tree_walk {
     uint64_t code_files;           /* so many files below _submitted_code/ are the bundle's, and do not count */
     /* found */
     enum tree_walk_end end;
-    struct tree_found *found; /* those that are replicated: no hidden ones, no caches, no parts of files on their way */
+    struct tree_found *found; /* those that are replicated: no hidden ones, no caches, no parts of files on their way;
+                                 the order of a folder's logs after these, and at least as new as they are */
     size_t count, cap;
     struct shoal_buf paths;
     uint64_t looks;
@@ -42,6 +43,8 @@ struct tree_walk {
 /* Fills in what is found below `root`. Waits for the disk. */
 void tree_walk(const char *root, struct tree_walk *walk);
 const char *tree_walk_path(const struct tree_walk *walk, size_t i);
+/* The path of a log that says in which order two others were printed (shoal/log_order.h)? */
+bool tree_walk_is_order(const char *path);
 void tree_walk_deinit(struct tree_walk *walk);
 
 #endif

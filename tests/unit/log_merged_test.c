@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -128,6 +129,46 @@ static void streams_keep_their_order(void **state)
     expect(false, "out 0\nout 1\nerr 0\nout 2\nerr 1\nerr 2\nout 3\n");
     close_worker();
     expect(true, "out 0\nout 1\nerr 0\nout 2\nerr 1\nerr 2\nout 3\n");
+}
+
+/* Stands before the C library's: something is printed between two reads of a look. */
+static bool speaks_on_read;
+
+ssize_t pread(int fd, void *bytes, size_t len, off_t offset);
+ssize_t pread(int fd, void *bytes, size_t len, off_t offset)
+{
+    bool speaks = speaks_on_read;
+
+    speaks_on_read = false;
+    if (speaks) {
+        say(0, "out 1\n");
+        say(1, "err 1\n");
+        say(0, "out 2\n");
+    }
+    return syscall(SYS_pread64, fd, bytes, len, offset);
+}
+
+static void what_is_printed_while_a_log_is_read_waits_for_the_next_look(void **state)
+{
+    (void)state;
+    open_worker();
+    say(0, "out 0\n");
+    say(1, "err 0\n");
+    say(0, "and\n");
+    for (size_t cap = 1; cap < 70; cap++) {
+        char text[256];
+        uint64_t offset = 0;
+        size_t used = 0;
+        bool more = true;
+
+        speaks_on_read = cap == 64;
+        while (more && used + cap < sizeof(text))
+            used +=
+                log_merged_read(f.root, "stdout", "stderr", false, &offset, (uint8_t *)text + used, cap, &more);
+        text[used] = '\0';
+        assert_string_equal(text, cap <= 64 ? "out 0\nerr 0\nand\n" : "out 0\nerr 0\nand\nout 1\nerr 1\nout 2\n");
+    }
+    close_worker();
 }
 
 static void a_line_is_not_torn(void **state)
@@ -256,6 +297,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(streams_keep_their_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_printed_while_a_log_is_read_waits_for_the_next_look, setup, teardown),
         cmocka_unit_test_setup_teardown(a_line_is_not_torn, setup, teardown),
         cmocka_unit_test_setup_teardown(what_was_held_comes_at_the_end, setup, teardown),
         cmocka_unit_test_setup_teardown(errors_alone, setup, teardown),

@@ -199,6 +199,54 @@ static void a_folder_that_is_not_there_is_empty(void **state)
     tree_walk_deinit(&walk);
 }
 
+static size_t place_of(const struct tree_walk *walk, const char *path)
+{
+    for (size_t i = 0; i < walk->count; i++)
+        if (strcmp(tree_walk_path(walk, i), path) == 0)
+            return i;
+    fail_msg("%s is not told", path);
+    return 0;
+}
+
+/* In whichever order a folder lists its names: so there are many. Elsewhere such a name says nothing. */
+static void the_order_of_logs_is_looked_at_after_them(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_walk walk = unbounded();
+    size_t logs_end = 0, orders_begin = SIZE_MAX;
+    char name[64];
+
+    make_folder(f, "log");
+    make_folder(f, "log/2.order");
+    make_folder(f, "login");
+    make_file(f, "login/stdout.order", 1);
+    for (unsigned i = 0; i < 40; i++) {
+        (void)snprintf(name, sizeof(name), "log/%u", i % 2 == 0 ? i + 100 : 300 - i);
+        make_file(f, name, 1);
+        (void)snprintf(name + strlen(name), 16, ".order");
+        make_file(f, name, 1);
+    }
+    make_file(f, "log/2.order/stdout.order", 1);
+    make_file(f, "log/2.order/stdout", 1);
+    tree_walk(f->root, &walk);
+    for (size_t i = 0; i < walk.count; i++) {
+        const char *path = tree_walk_path(&walk, i);
+
+        if (strncmp(path, "log/", 4) != 0 || strncmp(path, "log/2.", 6) == 0)
+            continue;
+        if (!tree_walk_is_order(path))
+            logs_end = i + 1;
+        else if (orders_begin == SIZE_MAX)
+            orders_begin = i;
+    }
+    assert_int_equal(walk.end, TREE_WALK_WHOLE);
+    assert_int_equal(walk.count, 83);
+    assert_int_equal(walk.files, 83);
+    assert_true(logs_end > 0 && logs_end <= orders_begin);
+    assert_true(place_of(&walk, "log/2.order/stdout") < place_of(&walk, "log/2.order/stdout.order"));
+    tree_walk_deinit(&walk);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +254,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_link_is_followed_and_no_pipe_is_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_walk_ends_at_its_bounds, setup, teardown),
         cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_read_is_not_empty, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_order_of_logs_is_looked_at_after_them, setup, teardown),
         cmocka_unit_test(a_folder_that_is_not_there_is_empty),
     };
 
