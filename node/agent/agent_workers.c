@@ -232,13 +232,19 @@ static void on_files_here(void *arg, bool all)
     free(sending);
 }
 
-/* What is written here from now on is of this call, or a later one (N2 of tree_disk.c). */
+/* What is written here from now on is of this call, or a later one (N2 of tree_disk.c): told to a worker, or by one that an
+ * agent found at its start. */
 static void note_call(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message)
 {
-    uint32_t call = message->kind == SHOAL_WORKER_CALL          ? message->call.call
-                    : message->kind == SHOAL_WORKER_TRAIN_STATE ? message->train_state.call
-                                                                : 0;
     struct agent_job *job = NULL;
+    uint32_t call = 0;
+
+    if (message->kind == SHOAL_WORKER_CALL)
+        call = message->call.call;
+    else if (message->kind == SHOAL_WORKER_TRAIN_STATE)
+        call = message->train_state.call;
+    else if (message->kind == SHOAL_WORKER_HELLO)
+        call = message->hello.call;
 
     if (call > 0 && agent_run_find(agent, worker_id, &job) != NULL && call > job->call)
         job->call = call;
@@ -494,6 +500,7 @@ static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
 
     if (agent_run_find(agent, worker_id, &job) == NULL || !shoal_job_id_equal(job->id, id))
         return false; /* its runner is not found yet, or it is not one of ours, and ends with its runner */
+    note_call(agent, worker_id, message);
     switch (message->kind) {
     case SHOAL_WORKER_RECORDS: agent_ledger_records(agent, job, worker_id, &message->records); break;
     case SHOAL_WORKER_TRAIN:

@@ -321,3 +321,77 @@ def test_what_was_written_last_stays_where_a_host_is_late_with_what_it_wrote_bef
         for host in mesh.hosts:
             mesh.until(lambda: text(host, sign) == sign, 60, "what %s wrote is on %s" % (first.name, host.name))
             mesh.until(lambda: text(host, name) == "last", 20, "%s has what was written last" % host.name)
+
+
+TWO_CALLS = """
+import os
+import time
+import torch
+from fabric_model import FabricModel
+
+MARKS = os.environ["MARKS"]
+
+def mark(what):
+    open(os.path.join(MARKS, what + os.environ["RESULT_DIR"].replace("/", "+")), "w").close()
+
+if os.environ.get("DLI_IS_DRIVER"):
+    mark("driver")
+
+class Rows(torch.utils.data.Dataset):
+    call = 1
+    def __len__(self):
+        return 400
+    def __getitem__(self, i):
+        if self.call == 2:
+            mark("second")
+        if not os.path.exists(os.path.join(MARKS, "over-%d" % self.call)):
+            time.sleep(0.05)
+        return torch.zeros(2), 0
+
+model = torch.nn.Linear(2, 2)
+fabric = FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters()))
+fabric.train(1, 4, 2)
+Rows.call = 2
+fabric.train(9, 4, 2)
+"""
+
+
+def test_an_agent_that_was_restarted_knows_which_call_its_workers_are_in(new_mesh, script, tmp_path):
+    """A host wrote a file in a call before, stands still, and tells of it after a host that wrote it later, and was restarted."""
+    pytest.importorskip("torch")
+    mesh = new_mesh(slots=1)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    job = submit(mesh, mesh.hosts[0], script(TWO_CALLS), "--workers", 2, "--env", "MARKS=%s" % marks, framework="edtPyTorch")
+
+    def on_two():
+        at = {worker[0].name: worker[0] for worker in mesh.workers(job).values() if worker[3]["applied"] > 0}
+        return len(at) == 2 and list(at.values())
+
+    def path(host):
+        folder = next(host.data.glob("results/*/batchworkdir/%s" % job))
+        return folder / "both"
+
+    def text(host):
+        return path(host).read_text() if path(host).exists() else None
+
+    def marked(what):
+        names = [mark.name for mark in marks.glob(what + "+*")]
+        return [host for host in mesh.hosts if any(str(host.data).replace("/", "+") in name for name in names)]
+
+    early = next(host for host in mesh.until(on_two, 60, "engines on two hosts") if host not in marked("driver"))
+    os.kill(early.process.pid, signal.SIGSTOP)
+    path(early).write_text("early")
+    (marks / "over-1").touch()
+
+    third, late = mesh.until(lambda: len(marked("second")) == 2 and sorted(marked("second"), key=lambda host: host not in marked("driver")),
+                             90, "two engines in the second call")  # who has the driver is told the call in any case
+    late.kill()
+    late.start()
+    mesh.until(lambda: mesh.knows(late, 2), 30, "%s knows the third host" % late.name)
+    mesh.until(lambda: mesh.workers(job, [late]), 30, "its worker is found")
+    path(late).write_text("late")
+    mesh.until(lambda: text(third) == "late", 60, "the third host has it")
+    os.kill(early.process.pid, signal.SIGCONT)
+    for host in mesh.hosts:
+        mesh.until(lambda: text(host) == "late", 30, "%s has what was written last" % host.name)
