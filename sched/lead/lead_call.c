@@ -13,6 +13,7 @@
 
 #define CALL_NS SHOAL_S
 #define RAISED "training failed: " /* what train() of pyedt/_driver.py raises begins with this */
+#define IN_USERS_CODE "an engine failed in the user's code: %.300s"
 #define DEATHS "workers died %u times without one step in between%s%.250s; see their logs"
 #define MANIFEST_NS (2 * SHOAL_S)
 #define TRAIN_STATE_NS SHOAL_S
@@ -579,12 +580,16 @@ void lead_exit_text(const struct lworker *w, const char *who, char *text, size_t
                        line[0] != '\0' ? ": " : "", line);
 }
 
-/* Whether a driver ended by what train() raised: its last line says so. */
-static bool raised(const struct shoal_lead *lead, const struct lworker *w)
+/* Why the last call failed, where a driver ended by what train() raised: its last line says so, perhaps cut short, and is all
+ * that a leader knows who was not in office then. NULL: by something else. */
+static const char *raised(const struct shoal_lead *lead, const struct lworker *w)
 {
+    const char *words = strstr(w->report.text, RAISED);
+
     SHOAL_ASSERT(w->dead);
-    return lead->call_failed > 0 && lead->call_failed == lead->job->call_count &&
-           strstr(w->report.text, RAISED) != NULL;
+    if (words == NULL || lead->job->call_count == 0 || !is_failed(shoal_job_call(lead->job, lead->job->call_count)))
+        return NULL;
+    return lead->call_failed == lead->job->call_count ? lead->call_text : words + sizeof(RAISED) - 1;
 }
 
 /* True when the driver or the scripts ended well: then the result is wanted. */
@@ -593,6 +598,7 @@ static bool judge_scripts(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     bool elastic = lead->job->spec.elastic;
     uint32_t well = 0, all = 0, lost = 0;
+    const char *why;
     char text[300];
 
     SHOAL_ASSERT(s->lead->job->tasks == NULL); /* an array judges its tasks by itself */
@@ -612,8 +618,9 @@ static bool judge_scripts(struct lead_step *s)
         lead_exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
         /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only
          * when their host was lost. */
-        if (elastic && !w->report.signalled && w->report.status != 0 && raised(lead, w))
-            lead_fail(lead, w->report.status, "%s", lead->call_text);
+        why = elastic && !w->report.signalled && w->report.status != 0 ? raised(lead, w) : NULL;
+        if (why != NULL)
+            lead_fail(lead, w->report.status, "%s", why);
         if ((w->report.signalled && !elastic && !lead_rerun(lead)) || (!w->report.signalled && w->report.status != 0))
             lead_fail(lead, w->report.signalled ? 128 + w->report.status : w->report.status, "%s", text);
     }
@@ -636,23 +643,36 @@ static void judge_deaths(struct shoal_lead *lead, const struct shoal_call *call,
         lead_fail(lead, -1, DEATHS, lead->failures, before, last);
 }
 
+/* A leader that came into office after that hears it from a host that keeps the engine's last report still. */
+static void hear_why_it_failed(struct shoal_lead *lead)
+{
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        if (w->used && w->reported && w->place.role == SHOAL_JOB_ENGINE && w->report.failed && w->report.user_code)
+            fail_call(lead, lead->job->call_count, IN_USERS_CODE, w->report.text);
+    }
+}
+
 /* A failure that no other engine would do better ends the call; where there is none, the job. */
 static void judge_engines(struct shoal_lead *lead)
 {
     const struct shoal_call *call = shoal_job_running_call(lead->job);
 
     SHOAL_ASSERT(lead->job->tasks == NULL);
-    if (call == NULL && lead_clears_failed(lead))
+    if (call == NULL && lead_clears_failed(lead)) {
+        hear_why_it_failed(lead);
         return;
+    }
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (!w->used || !w->reported || w->place.role != SHOAL_JOB_ENGINE || !w->report.failed)
             continue;
         if (w->report.user_code && call != NULL)
-            fail_call(lead, call->call, "an engine failed in the user's code: %.300s", w->report.text);
+            fail_call(lead, call->call, IN_USERS_CODE, w->report.text);
         else if (w->report.user_code)
-            lead_fail(lead, 1, "an engine failed in the user's code: %.300s", w->report.text);
+            lead_fail(lead, 1, IN_USERS_CODE, w->report.text);
         else if (lead->failures >= FAILURES_MAX)
             judge_deaths(lead, call, "; the last one: ", w->report.text);
     }

@@ -65,6 +65,7 @@ struct w_event {
 
 struct w_worker {
     bool raised; /* a driver whose train() raised */
+    char told[SHOAL_HOST_TEXT_BYTES]; /* why */
     bool used, alive, frozen, connected;
     uint64_t id;
     uint32_t host, slot;
@@ -122,6 +123,7 @@ struct world {
     bool stamps_of_placed; /* as of an agent, which has none of a host that holds no placement */
     uint64_t steps;        /* of each call */
     int32_t driver_status, script_status;
+    int words_max; /* of what train() raised, bytes that the driver's last line has */
     uint64_t script_ns;
     bool scripts_hang;
     bool steps_stop;     /* workers do everything but compute */
@@ -481,6 +483,7 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
         if (m->train_state.state == SHOAL_TRAIN_FINISHED && strncmp(m->train_state.files_path, "blob:", 5) != 0)
             W_FAIL(w, "a finished call without files");
         worker->raised = m->train_state.state == SHOAL_TRAIN_FAILED && !w->catches;
+        (void)snprintf(worker->told, sizeof(worker->told), "%.400s", m->train_state.text);
         worker->wants_call++;
         e = w_push(w, worker->raised || worker->wants_call > w->calls ? W_EXIT : W_TRAIN, host, 5 * SHOAL_MS);
         e->worker_id = worker_id;
@@ -1131,10 +1134,12 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         event.u.exited.worker_id = e->worker_id;
         event.u.exited.status = e->status;
         event.u.exited.signalled = e->signalled;
-        (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%s",
-                       worker != NULL && worker->raised ? "TrainingFailed: training failed: cut sho"
-                       : e->status == 0                 ? ""
-                                                        : "last line of stderr");
+        if (worker != NULL && worker->raised)
+            (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "TrainingFailed: training failed: %.*s",
+                           w->words_max, worker->told);
+        else
+            (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%s",
+                           e->status == 0 ? "" : "last line of stderr");
         w_shell(w, e->host, &event);
         return;
     case W_MESSAGE:

@@ -512,6 +512,32 @@ static void test_a_failure_in_users_code_ends_the_job_if_the_script_does(void **
     w_deinit(&w);
 }
 
+/* Whenever another leader comes into office. */
+static void test_a_leader_that_did_not_see_a_call_fail_says_why_all_the_same(void **state)
+{
+    static const char *const why = "an engine failed in the user's code: KeyError: row (main.py, line 7)";
+
+    (void)state;
+    for (unsigned late = 0; late < 60; late++) {
+        start(400 + late, true, 1, 3);
+        w.steps = 20;
+        w.fails_call = 1;
+        w.words_max = 25;
+        w_new_lead(&w, 0);
+        for (unsigned i = 0; i < 20000 && (w.job->call_count == 0 || w.job->calls[0].state != SHOAL_CALL_FAILED); i++)
+            w_run_for(&w, SHOAL_MS / 4);
+        w_run_for(&w, late * SHOAL_MS / 2);
+        if (!shoal_job_state_ended((enum shoal_job_state)w.job->state))
+            w_new_lead(&w, 1 + late % 2);
+        w_run_to_end(&w, 60 * SHOAL_S);
+        expect_state(SHOAL_JOB_ERROR);
+        assert_int_equal(w.job->exit_code, 1);
+        assert_memory_equal(w.job->reason, why, strlen(w.job->reason));
+        assert_true(strlen(w.job->reason) == 25 || strcmp(w.job->reason, why) == 0);
+        w_deinit(&w);
+    }
+}
+
 static void test_a_failure_in_users_code_that_the_script_catches_ends_one_call(void **state)
 {
     (void)state;
@@ -1216,6 +1242,7 @@ int main(void)
         cmocka_unit_test(test_driver_is_not_asked_for_again_and_again),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_a_failure_in_users_code_ends_the_job_if_the_script_does),
+        cmocka_unit_test(test_a_leader_that_did_not_see_a_call_fail_says_why_all_the_same),
         cmocka_unit_test(test_a_failure_in_users_code_that_the_script_catches_ends_one_call),
         cmocka_unit_test(test_join_and_shrink),
         cmocka_unit_test(test_a_drained_host),
