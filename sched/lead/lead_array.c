@@ -243,6 +243,10 @@ static void shrink(struct lead_step *s)
         counted += w->ended_ns == 0 && is_counted(s, w);
         silent += w->ended_ns == 0 && host_lost(lead_find_host(lead, w->place.node));
     }
+    if (lead->job->tasks->replicas == 0) { /* the next one is another time's, and asked for then */
+        lead->again_count = 0;
+        lead->again_ns = 0;
+    }
     if (stand > 0 && !young && s->now_ns >= lead->again_ns + STOOD_NS)
         lead->again_count = 0; /* the loop is over: what else it waits for is said again */
     if (lead->again_count == 0)

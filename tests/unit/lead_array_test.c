@@ -357,6 +357,14 @@ static void test_a_silent_host_takes_no_replica_from_others(void **state)
     w_deinit(&w);
 }
 
+static void scale(uint32_t replicas)
+{
+    uint8_t bytes[256];
+
+    w_commit(&w, shoal_view_of(bytes, shoal_job_entry_scale(bytes, sizeof(bytes), replicas, "ann", 1)));
+    w_run_for(&w, SHOAL_S);
+}
+
 /* A service of an ended replica waits for the next one; from the fifth end in a row on, hosts refuse what they hold (the words that
  * backend_infer.c looks for). */
 static void test_replicas_that_end_one_after_the_other(void **state)
@@ -380,6 +388,11 @@ static void test_replicas_that_end_one_after_the_other(void **state)
         assert_int_equal(strncmp(facts.pending, "a replica has ended with ", 25) == 0, ends < 5);
         assert_int_equal(strncmp(facts.pending, "a replica ended with ", 21) == 0, ends >= 5);
     }
+    scale(0); /* nobody used it for a while, or somebody stopped it: the next request is refused for no end of before */
+    shoal_lead_facts(w.lead, &facts);
+    assert_string_equal(facts.pending, "");
+    scale(1);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 1);
     w_deinit(&w);
 }
 
