@@ -7,7 +7,9 @@
  *     event: no leader acts on support that has ended (PROTOCOLS 5).
  * C2. A step ends early, with its deadline in the past, rather than overflow its actions: only sends are ever dropped.
  * C3. Groups are freed only while settling, never under a caller that holds one.
- * C4. Nothing is told to a client that is not durable on a majority, or read after one answered. */
+ * C4. Nothing is told to a client that is not durable on a majority, or read after one answered.
+ * C5. Nothing settles before all that was stored is read: a group that needs nobody else would elect itself before the
+ *     term is known with which this node left it (T5). */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "sched_archive.h"
@@ -465,7 +467,7 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
     for (unsigned i = 0; i < 4 && s->now >= shoal_support_deadline_ns(s->support); i++)
         sched_support_timer(s);
     err = dispatch(s, event);
-    while (turns < SCHED_TURNS_MAX && settle_one(s))
+    while (s->restored && turns < SCHED_TURNS_MAX && settle_one(s)) /* C5 */
         turns++;
     s->more = s->more || turns == SCHED_TURNS_MAX;
     sched_index_flush(s);

@@ -343,6 +343,30 @@ static void test_a_drain_without_a_spare(void **state)
     net_destroy(net);
 }
 
+/* T5 and C5: a host that was no guardian for a while guards alone and starts again. It may vote for itself at once, but not
+ * before it knows with what term it left. */
+static void test_who_came_back_and_guards_alone_starts_again(void **state)
+{
+    struct net *net = mesh_of(61, 2, 2);
+
+    (void)state;
+    drain(net, 1, true);
+    await_empty(net, 1, 60);
+    drain(net, 1, false);
+    await_voters(net, mesh_id, 2, 60);
+    drain(net, 0, true);
+    await_empty(net, 0, 90);
+    assert_true(guards(net, 1, mesh_id));
+    must_add(net, 0, 1);
+    net_crash(net, 1);
+    net_start(net, 1);
+    net_run(net, 4 * NET_S);
+    assert_int_equal(voters(net, mesh_id), 1);
+    must_add(net, 0, 2);
+    assert_true(knows(net, 1, 1));
+    net_destroy(net);
+}
+
 /* ---- recovery ---- */
 
 static void test_one_of_two(void **state)
@@ -928,6 +952,7 @@ int main(void)
         cmocka_unit_test(test_without_a_spare_groups_shrink),
         cmocka_unit_test(test_a_drained_host_guards_nothing),
         cmocka_unit_test(test_a_drain_without_a_spare),
+        cmocka_unit_test(test_who_came_back_and_guards_alone_starts_again),
         cmocka_unit_test(test_one_of_two),
         cmocka_unit_test(test_three_of_five_are_lost_and_three_join),
         cmocka_unit_test(test_from_a_copy),
