@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 import training
@@ -72,7 +73,7 @@ class Stream:
 
     def __init__(self, mesh, model, marks):
         self.mesh, self.model, self.marks, self.hosts = mesh, model, marks, list(mesh.hosts)
-        self.acknowledged, self.trouble = [], []
+        self.acknowledged, self.trouble, self.said, self.waiting = [], [], [], {}
         self.over = threading.Event()
         self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(JOBS_AT_ONCE)]
         for thread in self.threads:
@@ -84,36 +85,46 @@ class Stream:
                 number += 1
                 job = self.submit(number)
                 self.acknowledged.append(job)
-                try:
-                    self.mesh.until(lambda: (facts := self.mesh.job(job)) and facts["hasEnded"], 90, "the end of %s" % job, pause=0.1)
-                except Failed as error:
-                    why = [host.name + ": " + self.mesh.shoal("why", job, "--node", host.url, check=False).stdout for host in self.hosts]
-                    raise Failed("%s: %s %s" % (error, self.mesh.job(job), "\n".join(why))) from None
+                self.waiting[job] = time.monotonic()
+                self.mesh.until(lambda: (facts := self.mesh.job(job)) and facts["hasEnded"], 90, "the end of %s" % job, pause=0.1)
+                del self.waiting[job]
         except Exception as error:  # shown by end()
             self.trouble.append(error)
 
     def submit(self, number):
-        said = []
         for turn in range(100):
             host = self.hosts[(number + turn) % len(self.hosts)]
             done = self.mesh.shoal("job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir", self.model,
                                    "--env", "MARKS=%s" % self.marks, "--node", host.url, "--output", "json", check=False)
             if done.returncode == 0:
                 return job_id(done.stdout)
-            said.append("%s: %s" % (host.name, done.stderr.strip()))
+            self.said.append("%.1f %s: %s" % (time.monotonic(), host.name, done.stderr.strip()))
             self.over.wait(0.2)
-        raise Failed("no host takes a job: %s" % "; ".join(said[-6:]))
+        raise Failed("no host takes a job")
 
     def more(self, count):
         """Until that many more are acknowledged."""
         goal = len(self.acknowledged) + count
-        self.mesh.until(lambda: self.trouble or len(self.acknowledged) >= goal, 90, "%d more jobs" % count, pause=0.1)
+        try:
+            self.mesh.until(lambda: len(self.acknowledged) >= goal or self.trouble, 90, "%d more jobs" % count, pause=0.1)
+            assert not self.trouble, self.trouble
+        except (Failed, AssertionError) as error:
+            raise Failed("%s\n%s" % (error, self.told())) from None
+
+    def told(self):
+        """What keeps the stream waiting, as each host sees it."""
+        lines = ["now %.1f, submits that failed: %s" % (time.monotonic(), "; ".join(self.said[-6:]))]
+        for job, since in list(self.waiting.items()):
+            lines.append("%s waits since %.1f: %s" % (job, since, self.mesh.job(job)))
+            lines += [host.name + ": " + self.mesh.shoal("why", job, "--node", host.url, check=False).stdout for host in self.hosts]
+        lines += ["%s, its log's end:\n%s" % (host.name, host.log.read_text(errors="replace")[-1500:]) for host in self.hosts]
+        return "\n".join(lines)
 
     def end(self):
         self.over.set()
         for thread in self.threads:
             thread.join(120)
-        assert not self.trouble, self.trouble
+        assert not self.trouble, "%s\n%s" % (self.trouble, self.told())
         return self.acknowledged
 
 
