@@ -424,8 +424,8 @@ static enum shoal_err on_message(struct shoal_raft *raft, const struct shoal_raf
         raft->counters.dropped_foreign++;
         return SHOAL_OK;
     }
-    if (shoal_raft_id_is_zero(message->from) || shoal_raft_id_equal(message->from, raft->self) || message->term == 0 ||
-        message->term > RAFT_TERM_MAX)
+    if (shoal_raft_id_is_zero(message->from) || shoal_raft_id_equal(message->from, raft->self) ||
+        !raft_term_valid(message->term))
         err = SHOAL_ERR_MALFORMED;
     else if (message->kind == SHOAL_RAFT_VOTE_REPLY && message->term > raft->term)
         raft_become_follower(raft, message->term, nobody);

@@ -26,9 +26,13 @@ _Static_assert(RAFT_SENDS_UNTIL >= 3 * SHOAL_GROUP_NODES_MAX, "a round to every 
 /* The commit hint is written with other state once it is this stale. */
 #define RAFT_HINT_ENTRIES 256
 
-/* The high half of a term is its group's lineage (32,768 recoveries), the low half counts elections. No group comes
- * here by itself: a term above it is a lie, and the last one would be followed by term 0. */
+/* The high half of a term is its group's lineage (32,768 recoveries), the low half counts elections from 1. No group comes
+ * to the end of either by itself: what says so lies, and one election more would begin a lineage that nobody founded. */
 #define RAFT_TERM_MAX (UINT64_MAX / 2)
+static inline bool raft_term_valid(uint64_t term)
+{
+    return term <= RAFT_TERM_MAX && (uint32_t)term > 0 && (uint32_t)term < UINT32_MAX;
+}
 
 #define RAFT_NEVER UINT64_MAX
 

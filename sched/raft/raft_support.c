@@ -135,7 +135,7 @@ void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t 
     const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, node);
     struct shoal_raft_id leader = member == NULL ? nobody : member->id;
 
-    if (shoal_node_id_equal(node, raft->self.node) || term > RAFT_TERM_MAX)
+    if (shoal_node_id_equal(node, raft->self.node) || !raft_term_valid(term))
         return;
     support_at(raft, node)->claimed = term;
     if (term < raft->term || (term == raft->term && raft->role == SHOAL_RAFT_LEADER))

@@ -51,7 +51,7 @@ static void role_move(struct shoal_raft *raft, enum shoal_raft_role role, struct
 static void term_raise(struct shoal_raft *raft, uint64_t term)
 {
     SHOAL_ASSERT(term > raft->term);     /* D6 */
-    SHOAL_ASSERT(term <= RAFT_TERM_MAX); /* D6: what peers say is bounded before it comes here */
+    SHOAL_ASSERT(raft_term_valid(term)); /* D6: what peers say is bounded before it comes here */
     raft->term = term;
     raft->vote = nobody;
     raft->hard_dirty = true;
@@ -314,7 +314,7 @@ void raft_campaign(struct shoal_raft *raft, bool transfer)
         campaign_after(raft, raft->jitter_ns); /* likewise (V8): the one that it votes for waits for this disk */
         return;
     }
-    if (raft->term == RAFT_TERM_MAX) {
+    if (!raft_term_valid(raft->term + 1)) {
         campaign_after(raft, raft->jitter_ns); /* a member lied: there is no next term */
         return;
     }

@@ -1654,21 +1654,35 @@ static void a_follower_that_is_nearly_there_is_spared_the_snapshot(void **state)
     }
 }
 
-/* Nobody gets there by elections, but a member may say so. */
-static void after_the_last_term_there_is_no_other(void **state)
+/* Nobody gets there by elections, but a member may say so: what would end a lineage, or is beyond all, is refused, and no
+ * election follows the last that could be. */
+static void no_election_leaves_its_lineage(void **state)
 {
-    struct rig *rig = rig_create('a', "abc", "");
+    static const uint64_t lineages[] = { 0, 7, UINT32_MAX / 2 };
+    static const uint32_t lies[] = { UINT32_MAX, 0 };
 
     (void)state;
-    assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'b', 'a', UINT64_MAX / 2)), SHOAL_OK);
-    for (uint32_t i = 0; i < 20; i++) {
-        rig->now += SHOAL_S;
-        timer(rig);
-        assert_true(shoal_raft_deadline_ns(rig->raft) > rig->now);
+    for (size_t i = 0; i < sizeof(lineages) / sizeof(lineages[0]); i++) {
+        struct rig *rig = rig_create('a', "abc", "");
+        uint64_t last = lineages[i] << 32 | (UINT32_MAX - 1);
+
+        for (size_t j = 0; j < 2; j++) {
+            assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'b', 'a', lineages[i] << 32 | lies[j])),
+                             SHOAL_ERR_MALFORMED);
+            supporting(rig, 'b', true, lineages[i] << 32 | lies[j]);
+            supporting(rig, 'b', false, 0);
+        }
+        assert_int_equal(status(rig).term, 1);
+        assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'b', 'a', last)), SHOAL_OK);
+        for (uint32_t j = 0; j < 20; j++) {
+            rig->now += SHOAL_S;
+            timer(rig);
+            assert_true(shoal_raft_deadline_ns(rig->raft) > rig->now);
+        }
+        assert_int_equal(status(rig).term, last);
+        assert_int_equal(status(rig).role, SHOAL_RAFT_FOLLOWER);
+        rig_destroy(rig);
     }
-    assert_int_equal(status(rig).term, UINT64_MAX / 2);
-    assert_int_equal(status(rig).role, SHOAL_RAFT_FOLLOWER);
-    rig_destroy(rig);
 }
 
 static void a_long_log_asks_for_a_snapshot(void **state)
@@ -1932,7 +1946,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_snapshot_that_makes_no_sense_is_refused),
     cmocka_unit_test(a_follower_that_needs_what_is_forgotten_gets_the_snapshot),
     cmocka_unit_test(a_follower_that_is_nearly_there_is_spared_the_snapshot),
-    cmocka_unit_test(after_the_last_term_there_is_no_other),
+    cmocka_unit_test(no_election_leaves_its_lineage),
     cmocka_unit_test(a_long_log_asks_for_a_snapshot),
     cmocka_unit_test(a_founding_is_acknowledged_to_the_issuer_who_leads_term_1),
     cmocka_unit_test(the_issuer_in_another_incarnation_does_not_lead),
