@@ -576,6 +576,7 @@ enum sim_swarm_kind {
     SIM_SWARM_TORN, /* from here on each kind is drawn by itself, so that older seeds stay what they were */
     SIM_SWARM_REORDER_DISK,
     SIM_SWARM_SERVICE,
+    SIM_SWARM_DRAIN, /* an operator empties a host for a while */
     SIM_SWARM_KINDS,
 };
 
@@ -808,7 +809,7 @@ bool sim_shrink(struct sim_script *script, char *cause, size_t cap);
 /* sim_swarm.c */
 struct sim_scenario {
     const char *name, *what;
-    uint32_t never, always; /* bits of kinds */
+    uint64_t never, always; /* bits of kinds */
     uint32_t hosts;         /* 0: drawn */
     uint64_t span_ns;       /* 0: drawn */
 };

@@ -103,7 +103,7 @@ static bool parse_off(struct arguments *a, const char *text)
             kind++;
         if (sim_swarm_kind_name(kind) == NULL)
             return wrong(text, ": no kind of that name; `shoal sim list` names them");
-        a->more.never |= 1u << kind;
+        a->more.never |= 1ull << kind;
         text += len + (text[len] == ',');
     }
     return text != NULL || wrong("--off", " wants names of kinds");

@@ -1202,9 +1202,12 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     default: break;
     }
     if (c->a == SIM_ALL) {
-        for (uint32_t i = 0; i < sim->host_count; i++)
-            if (sim->hosts[i].exists)
+        for (uint32_t i = 0; i < sim->host_count; i++) {
+            if (c->verb == SIM_UNDRAIN && sim->hosts[i].draining)
+                sim_drain(&sim->hosts[i], false);
+            else if (c->verb != SIM_UNDRAIN && sim->hosts[i].exists)
                 fault(sim, c, &sim->hosts[i], UINT32_MAX);
+        }
         return;
     }
     host = resolve(sim, c->a);

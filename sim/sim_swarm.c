@@ -46,6 +46,7 @@ static const char *const kind_names[SIM_SWARM_KINDS] = {
     [SIM_SWARM_TORN] = "torn",
     [SIM_SWARM_REORDER_DISK] = "reorder-disk",
     [SIM_SWARM_SERVICE] = "service",
+    [SIM_SWARM_DRAIN] = "drain",
 };
 
 const char *sim_swarm_kind_name(unsigned kind) { return kind < SIM_SWARM_KINDS ? kind_names[kind] : NULL; }
@@ -53,8 +54,8 @@ const char *sim_swarm_kind_name(unsigned kind) { return kind < SIM_SWARM_KINDS ?
 struct swarm {
     struct sim_script *script;
     struct shoal_rand rand;
-    uint32_t on;      /* kinds that were drawn */
-    uint32_t left_in; /* of them, those that nobody took out */
+    uint64_t on;      /* kinds that were drawn */
+    uint64_t left_in; /* of them, those that nobody took out */
     uint64_t span_ns;
     uint64_t storm_ns; /* faults begin here, and in the storm_span_ns behind it */
     uint64_t storm_span_ns;
@@ -218,6 +219,24 @@ static void ends(struct swarm *s)
         add(s, SIM_SWARM_JOIN, SIM_START, below(s, s->span_ns))->a = (uint32_t)host++;
 }
 
+/* Hosts that an operator empties, and gives back: one for a moment, or most for long. By chance of their own, as services. */
+static void drains(struct swarm *s)
+{
+    struct swarm own = { .script = s->script, .on = s->on, .left_in = s->left_in, .span_ns = s->span_ns };
+
+    shoal_rand_init(&own.rand, s->script->options.seed ^ 0x647261696e);
+    for (uint64_t i = strikes(&own, SIM_SWARM_DRAIN, 8); i > 0; i--) {
+        uint64_t at_ns = below(&own, own.span_ns), away_ns = spread(&own, 10 * SHOAL_MS, 40 * SHOAL_S);
+        uint32_t whom = any_host(&own);
+
+        add(&own, SIM_SWARM_DRAIN, SIM_DRAIN, at_ns)->a = whom;
+        if (at_ns + away_ns < own.span_ns)
+            add(&own, SIM_SWARM_DRAIN, SIM_UNDRAIN, at_ns + away_ns)->a = whom;
+    }
+    add(&own, SIM_SWARM_DRAIN, SIM_UNDRAIN, own.span_ns)->a = SIM_ALL;
+    free(own.scratch.part);
+}
+
 /* Faults by which something stands still or goes slowly. */
 static void standstills(struct swarm *s)
 {
@@ -375,8 +394,8 @@ static void mesh(struct swarm *s)
 
 /* ---- scenarios: parts of the swarm, by name ---- */
 
-#define BIT(kind) (1u << (kind))
-#define ALL_KINDS (UINT32_MAX >> (32 - SIM_SWARM_KINDS))
+#define BIT(kind) (1ull << (kind))
+#define ALL_KINDS (UINT64_MAX >> (64 - SIM_SWARM_KINDS))
 #define NET                                                                                                            \
     (BIT(SIM_SWARM_CUT) | BIT(SIM_SWARM_PARTITION) | BIT(SIM_SWARM_LINKS) | BIT(SIM_SWARM_CLOG) |                      \
      BIT(SIM_SWARM_LOSS) | BIT(SIM_SWARM_REPEAT) | BIT(SIM_SWARM_REORDER))
@@ -396,6 +415,8 @@ static const struct sim_scenario scenarios[] = {
       ASKS | BIT(SIM_SWARM_ARRAY), 0, 0 },
     { "churn", "hosts come, go and are lost for good", SLOWS,
       BIT(SIM_SWARM_JOIN) | BIT(SIM_SWARM_DESTROY) | BIT(SIM_SWARM_KILL), 0, 120 * SHOAL_S },
+    { "drains", "an operator empties hosts and gives them back, agents and hosts end", BIT(SIM_SWARM_DESTROY) | NET,
+      BIT(SIM_SWARM_DRAIN) | BIT(SIM_SWARM_KILL) | BIT(SIM_SWARM_USER), 0, 120 * SHOAL_S },
     { "power", "power cuts, of single hosts and of all at once", BIT(SIM_SWARM_DESTROY),
       BIT(SIM_SWARM_POWER) | BIT(SIM_SWARM_CRASH) | BIT(SIM_SWARM_TORN) | BIT(SIM_SWARM_REORDER_DISK), 0, 0 },
     { "services", "services under bursts: replicas, agents and hosts end, hosts part",
@@ -419,10 +440,10 @@ const struct sim_scenario *sim_scenario_find(const char *name, size_t len)
 }
 
 /* Kinds that came later have chance of their own, each at its number, so that the rest of a seed stays what it was. */
-static uint32_t drawn(struct swarm *s, uint64_t seed)
+static uint64_t drawn(struct swarm *s, uint64_t seed)
 {
     struct shoal_rand rand;
-    uint32_t on = (uint32_t)below(s, 1ull << SIM_SWARM_TORN);
+    uint64_t on = below(s, 1ull << SIM_SWARM_TORN);
 
     if (below(s, 40) != 0)
         on &= ~BIT(SIM_SWARM_LONG);
@@ -456,6 +477,7 @@ void sim_script_swarm(struct sim_script *script, uint64_t seed, const struct sim
     s.storm_span_ns = spread(&s, SHOAL_S, s.span_ns > 2 * SHOAL_S ? s.span_ns - s.span_ns / 2 : SHOAL_S);
     work(&s);
     services(&s);
+    drains(&s);
     ends(&s);
     standstills(&s);
     cuts(&s);
