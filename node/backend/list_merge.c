@@ -65,8 +65,14 @@ static void cut_at(struct list_merge *m, const struct shoal_list_place *place)
         return;
     m->cut = true;
     m->upto = *place;
-    while (m->count > 0 && list_place_cmp(&m->query, &m->rows[m->count - 1].place, place) > 0)
-        take_out(m, m->count - 1);
+}
+
+/* K5. A deletion without facts has no place: it stays, for what others say of the job. */
+static void drop_behind(struct list_merge *m)
+{
+    for (size_t i = m->cut ? m->count : 0; i > 0; i--)
+        if (m->rows[i - 1].facts != NULL && list_place_cmp(&m->query, &m->rows[i - 1].place, &m->upto) > 0)
+            take_out(m, i - 1);
 }
 
 /* The answer's bytes go; the arguments lie behind the facts. */
@@ -168,6 +174,7 @@ bool list_merge_answer(struct list_merge *m, struct shoal_view bytes)
 
         cut_at(m, &last);
     }
+    drop_behind(m);
     free(answer.rows);
     return whole;
 }

@@ -4,7 +4,8 @@
  * K2. A row is beyond doubt if the group's leader gave it, or if two nodes or more have it, none of them holds entries
  *     that it has not applied, and what is asked for cannot hide a newer one: the job has ended, or all rows of it were
  *     asked for. Otherwise its leader has just died, or is elsewhere with another state: it is asked for by its id.
- * K4. Memory: twice N rows and one answer. When more jobs match, the last are dropped, and the list ends there. */
+ * K4. Memory: twice N rows and one answer. When more jobs match, the last are dropped, and the list ends there.
+ * K5. No row lies behind that end, whoever answers last: the next page begins there, and would show it again. */
 #ifndef NODE_BACKEND_LIST_MERGE_H
 #define NODE_BACKEND_LIST_MERGE_H
 
