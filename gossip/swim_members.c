@@ -11,12 +11,14 @@
  * M1. Only a node raises its own incarnation; a card is believed only with that node's signature.
  * M2. A suspect becomes dead here by timeout, by another member's word that it is dead, or by a refused port seen here.
  * M3. A verdict about a member that nobody suspected yet only opens a suspicion: its accuser may have missed the
- *     answer. The same accuser's word does not count twice.
+ *     answer. Repeated, it confirms nothing: the next verdict has to be another member's.
  * M4. From anti-entropy, "I hold it for dead" opens a suspicion, never a verdict; about a stranger it is kept as a
  *     death with its age, so that the dead are forgotten everywhere at about the same time.
  * M5. Signatures are checked only on what would change something here.
  * M6. A second verdict does not renew the time of death.
  * M7. The owner says who was removed from the mesh (EXPEL, `admits`): such a node has left, and no card of it is taken.
+ * M8. An accusation counts against the very card that is known here. One of an older card is answered already; one of a
+ *     newer card may be of a card that its owner never signed, and so could never refute: the card comes first.
  * Sources: SWIM (DSN 2002) section 4.2; Lifeguard (arXiv 1707.00788); memberlist's state rules. */
 #include "swim_state.h"
 
@@ -366,13 +368,9 @@ static void hear_of_live(struct shoal_swim *swim, const struct swim_origin *orig
     swim_note(swim, actions, SHOAL_SWIM_NOTE_CONFIRMED, accuse->target, accuse->accuser);
 }
 
-/* An accusation of us. What we never signed as ours (another life, a refutation to come) proves nothing. */
 static void hear_of_self(struct shoal_swim *swim, const struct swim_origin *origin, const struct swim_accuse *accuse)
 {
-    if (shoal_incarnation_cmp(accuse->incarnation, swim->incarnation) != 0) {
-        shoal_count(&swim->stats.drop_old);
-        return;
-    }
+    SHOAL_ASSERT(shoal_incarnation_cmp(accuse->incarnation, swim->incarnation) == 0); /* M8: would_change() came before */
     SHOAL_ASSERT(shoal_node_id_equal(accuse->target, swim->opt.id));
     refute(swim, origin->actions, accuse->accuser);
 }
@@ -381,7 +379,7 @@ static bool would_change(const struct shoal_swim *swim, uint32_t member, const s
 {
     SHOAL_ASSERT(shoal_node_id_equal(accuse->target, swim_id_of(swim, member)));
     return swim_member_is_live(swim, member) &&
-           shoal_incarnation_cmp(accuse->incarnation, swim_card_incarnation(swim_card_of(swim, member))) >= 0;
+           shoal_incarnation_cmp(accuse->incarnation, swim_card_incarnation(swim_card_of(swim, member))) == 0; /* M8 */
 }
 
 void swim_hear_accuse(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_view statement)
