@@ -451,7 +451,7 @@ enum shoal_err shoal_comm_files_written(struct shoal_comm *comm, uint64_t final_
     return SHOAL_OK;
 }
 
-enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int user_code, const char *text)
+enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int failure, const char *text)
 {
     size_t len = strlen(text);
 
@@ -459,7 +459,8 @@ enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int user_code, const c
         len = sizeof(comm->failed->text) - 1; /* the cause comes first */
     (void)pthread_mutex_lock(&comm->lock);
     comm->failed->call = comm->planned ? comm->plan.call : comm->call.call;
-    comm->failed->user_code = user_code != 0;
+    comm->failed->user_code = failure == SHOAL_COMM_FAILED_USER_CODE;
+    comm->failed->unfit = failure == SHOAL_COMM_FAILED_HOST;
     memcpy(comm->failed->text, text, len);
     comm->failed->text[len] = '\0';
     agent_tell(comm, FACT_FAILED);

@@ -32,8 +32,8 @@
 #include "shoal/job.h"
 #include "shoal/limits.h"
 
-/* Kinds of slots that differ for some job: (device, numeric class, frameworks; of cards that services share, their room and
- * their pack). Slots of further kinds are not used (counted); of shares first. */
+/* Kinds of slots that differ for some job: (device, numeric class, frameworks, jobs that cannot run there; of cards that services
+ * share, their room and their pack). Slots of further kinds are not used (counted); of shares first. */
 #define SHOAL_ALLOCATE_POOLS_MAX 32
 
 #define SHOAL_ALLOCATE_FREE (-1)
@@ -70,6 +70,8 @@ struct shoal_allocate_job {
     uint32_t needs;      /* SHOAL_SERVES_*, all of them; 0: none */
     bool elastic;
     bool service; /* elastic, too, and its minimum is what it gives to nobody */
+    const struct shoal_node_id *unfit; /* hosts that will not do for it, whatever else they have; borrowed */
+    uint32_t unfit_count;
 };
 
 struct shoal_allocate_input {

@@ -154,7 +154,13 @@ SHOAL_API enum shoal_err shoal_comm_state_take(struct shoal_comm *comm, uint32_t
 /* The last step is applied. Enter again for what comes (another epoch, WRITE_FINAL, RELEASED). */
 SHOAL_API enum shoal_err shoal_comm_done(struct shoal_comm *comm, uint64_t final_step, uint64_t state_digest);
 SHOAL_API enum shoal_err shoal_comm_files_written(struct shoal_comm *comm, uint64_t final_step);
-SHOAL_API enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int user_code, const char *text);
+/* Why this worker cannot go on; `text` begins with the cause. */
+enum shoal_comm_failure {
+    SHOAL_COMM_FAILED_WORKER,    /* another one in its place may do better */
+    SHOAL_COMM_FAILED_USER_CODE, /* none would: the call fails */
+    SHOAL_COMM_FAILED_HOST,      /* none would on this host, as with another version of Python: the job goes on without it */
+};
+SHOAL_API enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int failure, const char *text);
 SHOAL_API enum shoal_err shoal_comm_snapshot(struct shoal_comm *comm, uint64_t step, const char *path);
 
 /* For `top` and the watchdog: enum shoal_activity. */

@@ -53,6 +53,7 @@ enum shoal_host_kind {
                            the job */
     SHOAL_HOST_SHRUNK,  /* the epoch (e,k+1) that this host has made of (e,k), since all its members are here */
     SHOAL_HOST_BROKEN, /* a worker's links that broke before it closed its epoch; before its WORKER, on the same link */
+    SHOAL_HOST_UNFIT, /* why no engine of this job can run here, by the word of `worker_id`; before its WORKER, on the same link */
     SHOAL_HOST_KIND_COUNT,
 };
 
@@ -220,6 +221,10 @@ struct shoal_host_message {
             struct shoal_epoch epoch;
             uint64_t ranks; /* of that epoch, bit by rank */
         } broken;
+        struct {
+            uint64_t worker_id;
+            char text[SHOAL_HOST_WHY_BYTES];
+        } unfit;
     } u;
 };
 

@@ -61,6 +61,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_decode(struct shoal_view bytes, 
 
 /* The part of a job that gossip carries: enough for lists and for every node's allocation. */
 #define SHOAL_SUMMARY_HOSTS_MAX 12
+#define SHOAL_SUMMARY_UNFIT_MAX 8
 struct shoal_job_summary {
     struct shoal_job_id id;
     uint8_t state;
@@ -100,6 +101,9 @@ struct shoal_job_summary {
         struct shoal_node_id node;
         uint64_t slots; /* bit i: slot i */
     } hosts[SHOAL_SUMMARY_HOSTS_MAX];
+    /* Hosts on which no engine of it can run; those beyond the bound are known to its leader alone. */
+    uint8_t unfit_count;
+    struct shoal_node_id unfit[SHOAL_SUMMARY_UNFIT_MAX];
 };
 /* At most SHOAL_RECORD_PAYLOAD_MAX bytes. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *summary, uint8_t *bytes,

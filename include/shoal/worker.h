@@ -40,8 +40,8 @@
 #include "shoal/limits.h"
 #include "shoal/ranks.h"
 
-/* 2: CLOSED says which links broke. */
-#define SHOAL_WORKER_VERSION 3
+/* 2: CLOSED says which links broke. 3: ranks beyond 63. 4: FAILED says that the host is the cause. */
+#define SHOAL_WORKER_VERSION 4
 #define SHOAL_WORKER_OLDEST 1 /* that can read it: what was added stands at the end of a message */
 
 /* After a recv() that failed: nothing is there now, and the next one may find something. A socket whose other end closed with
@@ -280,6 +280,7 @@ struct shoal_worker_failed {
     uint32_t call;
     bool user_code; /* the user's function raised: the job ends with ERROR. Otherwise only this worker is replaced */
     char text[SHOAL_FAILURE_TEXT_BYTES]; /* cause first, then a trace */
+    bool unfit; /* no engine of the job can run on this host: the job goes on without it. Of version 4 */
 };
 
 struct shoal_worker_snapshot {

@@ -261,6 +261,7 @@ static inline void shoal_worker_put_body(struct shoal_writer *w, const struct sh
         shoal_put_u32(w, m->failed.call);
         shoal_put_bool(w, m->failed.user_code);
         shoal_put_text(w, m->failed.text);
+        shoal_put_bool(w, m->failed.unfit);
         return;
     case SHOAL_WORKER_SNAPSHOT:
         shoal_put_u32(w, m->snapshot.call);
@@ -325,6 +326,7 @@ static inline void shoal_worker_get_body(struct shoal_reader *r, uint8_t version
         m->failed.call = shoal_get_u32(r);
         m->failed.user_code = shoal_get_bool(r);
         shoal_get_text(r, m->failed.text, sizeof(m->failed.text));
+        m->failed.unfit = version >= 4 && shoal_get_bool(r);
         return;
     case SHOAL_WORKER_SNAPSHOT:
         m->snapshot.call = shoal_get_u32(r);

@@ -86,6 +86,8 @@ void backend_curve_id(struct agent *agent, struct shoal_job_id id, const struct 
                       shoal_backend_text_fn *done, void *arg);
 void backend_serve_curve(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
 void backend_ledger_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
+/* A line of the cores, with the names of hosts where it has their ids. */
+void backend_name_hosts(struct agent *agent, const char *line, char *text, size_t cap);
 enum shoal_err backend_why_json(struct agent *agent, struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json) SHOAL_MUST_CHECK;
 /* Of the services that have a kernel here. */

@@ -207,8 +207,8 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     (void)snprintf(out->creator, sizeof(out->creator), "%s", facts->creator);
     (void)snprintf(out->framework, sizeof(out->framework), "%s", facts->framework);
     (void)snprintf(out->app_name, sizeof(out->app_name), "%s", facts->app_name);
-    (void)snprintf(out->pending, sizeof(out->pending), "%s", facts->pending);
-    (void)snprintf(out->detail, sizeof(out->detail), "%s", facts->reason[0] != '\0' ? facts->reason : facts->pending);
+    backend_name_hosts(agent, facts->pending, out->pending, sizeof(out->pending));
+    (void)snprintf(out->detail, sizeof(out->detail), "%s", facts->reason[0] != '\0' ? facts->reason : out->pending);
     if (facts->args.len > 0 && facts->args.len < sizeof(out->args))
         memcpy(out->args, facts->args.bytes, facts->args.len);
     if (facts->data_json.len < sizeof(out->data) && facts->data_json.len > 0)

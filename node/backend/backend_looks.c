@@ -24,9 +24,8 @@ __attribute__((format(printf, 2, 3))) static enum shoal_err put(struct shoal_buf
 }
 
 /* A line with the names of hosts where it has their ids: cores know no names. */
-static enum shoal_err put_named(struct agent *agent, const char *line, size_t len, struct shoal_buf *json)
+static enum shoal_err append_named(struct agent *agent, const char *line, size_t len, struct shoal_buf *named)
 {
-    struct shoal_buf named = { 0 };
     enum shoal_err err = SHOAL_OK;
 
     for (size_t at = 0; at < len && err == SHOAL_OK;) {
@@ -42,13 +41,32 @@ static enum shoal_err put_named(struct agent *agent, const char *line, size_t le
             memcpy(hex, line + at, digits);
         if (shoal_hex_parse(hex, node.bytes, sizeof(node.bytes)) &&
             backend_node_name(agent, node, name, sizeof(name))[0] != '\0') {
-            err = shoal_buf_append(&named, name, strlen(name));
+            err = shoal_buf_append(named, name, strlen(name));
         } else {
             digits = digits == 0 ? 1 : digits;
-            err = shoal_buf_append(&named, line + at, digits);
+            err = shoal_buf_append(named, line + at, digits);
         }
         at += digits;
     }
+    return err;
+}
+
+void backend_name_hosts(struct agent *agent, const char *line, char *text, size_t cap)
+{
+    struct shoal_buf named = { 0 };
+
+    if (append_named(agent, line, strlen(line), &named) == SHOAL_OK)
+        (void)snprintf(text, cap, "%.*s", (int)named.len, (const char *)named.bytes);
+    else
+        (void)snprintf(text, cap, "%s", line);
+    shoal_buf_deinit(&named);
+}
+
+static enum shoal_err put_named(struct agent *agent, const char *line, size_t len, struct shoal_buf *json)
+{
+    struct shoal_buf named = { 0 };
+    enum shoal_err err = append_named(agent, line, len, &named);
+
     if (err == SHOAL_OK)
         err = shoal_json_quote(shoal_buf_view(&named), json);
     shoal_buf_deinit(&named);

@@ -2,6 +2,7 @@
  * Picture and rules: shoal/slots.h. */
 #include "shoal/slots.h"
 
+#include "sched/job/job_wire.h"
 #include "slots_state.h"
 #include "shoal/banned.h"
 
@@ -164,7 +165,14 @@ static void report_worker(struct slots_step *s, struct hjob *job, struct worker 
     }
     if (slots_shrink_withholds(s->slots, job, worker) || (!item_due(s, job, &worker->item) && !reminder_due(s, worker)))
         return;
-    if (worker->report.closed && worker->broken != 0) { /* a leader that does not know it refuses this message alone */
+    /* A leader that does not know one of these two kinds refuses that message alone. */
+    if (worker->unfit) {
+        s->slots->out.kind = SHOAL_HOST_UNFIT;
+        s->slots->out.u.unfit.worker_id = worker->place.worker_id;
+        job_cut_text(s->slots->out.u.unfit.text, sizeof(s->slots->out.u.unfit.text), worker->report.text);
+        (void)slots_send(s, job, job->leader, 0);
+    }
+    if (worker->report.closed && worker->broken != 0) {
         s->slots->out.kind = SHOAL_HOST_BROKEN;
         s->slots->out.u.broken.worker_id = worker->place.worker_id;
         s->slots->out.u.broken.epoch = worker->report.epoch;

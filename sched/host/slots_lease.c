@@ -712,11 +712,10 @@ static void answer_stranger(struct slots_step *s, struct shoal_node_id from)
 void slots_on_message(struct slots_step *s, struct shoal_node_id from)
 {
     struct shoal_host_message *m = &s->slots->in;
-    struct hjob *job;
+    struct hjob *job = slots_find_job(s->slots, m->job);
 
     SHOAL_ASSERT(shoal_host_kind_to_host(s->slots->in.kind)); /* on_event() has looked */
     if (m->kind == SHOAL_HOST_RESERVE) {
-        job = slots_find_job(s->slots, m->job);
         if (job != NULL && is_stale(m, job)) {
             s->slots->stats.stale_terms++;
             return;
@@ -727,20 +726,17 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
         return;
     }
     if (m->kind == SHOAL_HOST_REVOKE) { /* from a leader or from another member's host: only ever ends an epoch */
-        job = slots_find_job(s->slots, m->job);
         if (job != NULL && m->generation == job->generation)
             slots_job_revoke(s, job, shoal_epoch_word(m->u.revoke));
         return;
     }
     if (m->kind == SHOAL_HOST_CANCEL) {
-        job = slots_find_job(s->slots, m->job);
         if (job != NULL && is_stale(m, job))
             s->slots->stats.stale_terms++;
         else
             on_cancel(s);
         return;
     }
-    job = slots_find_job(s->slots, m->job);
     if (job == NULL && m->kind != SHOAL_HOST_CONFIRM && m->kind != SHOAL_HOST_MAKE_MANIFEST) {
         answer_stranger(s, from);
         return;
@@ -775,6 +771,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     case SHOAL_HOST_SNAPSHOT:
     case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_BROKEN:
+    case SHOAL_HOST_UNFIT:
     case SHOAL_HOST_UNKNOWN:
     case SHOAL_HOST_KIND_COUNT: return;
     }

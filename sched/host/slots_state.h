@@ -53,6 +53,7 @@ struct worker {
     struct item item;
     uint64_t quiet_ns; /* its report waits until then for what comes with it: most tasks end soon (S8) */
     struct shoal_worker_report report;
+    bool unfit; /* it said that no engine of the job can run here; why is the report's text */
     uint64_t broken; /* links that broke before it closed `report.epoch`, bit by rank */
     /* Towards the worker: what it was told on its present connection, and what it is to be told. */
     uint32_t sent_call;

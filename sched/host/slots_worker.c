@@ -276,6 +276,7 @@ void slots_on_worker(struct slots_step *s, struct worker *worker, const struct s
     case SHOAL_WORKER_FAILED:
         report->failed = true;
         report->user_code = message->failed.user_code;
+        worker->unfit = message->failed.unfit;
         job_cut_text(report->text, sizeof(report->text), message->failed.text);
         slots_worker_changed(s->slots, worker);
         return;

@@ -379,6 +379,10 @@ static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
         shoal_put_epoch(w, m->u.broken.epoch);
         shoal_put_u64(w, m->u.broken.ranks);
         return;
+    case SHOAL_HOST_UNFIT:
+        shoal_put_u64(w, m->u.unfit.worker_id);
+        shoal_put_text(w, m->u.unfit.text);
+        return;
     case SHOAL_HOST_KIND_COUNT: break;
     }
     w->failed = true;
@@ -428,6 +432,10 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
         m->u.broken.worker_id = shoal_get_u64(r);
         m->u.broken.epoch = shoal_get_epoch(r);
         m->u.broken.ranks = shoal_get_u64(r);
+        return;
+    case SHOAL_HOST_UNFIT:
+        m->u.unfit.worker_id = shoal_get_u64(r);
+        shoal_get_text(r, m->u.unfit.text, sizeof(m->u.unfit.text));
         return;
     case SHOAL_HOST_KIND_COUNT: break;
     }

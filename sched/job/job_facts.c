@@ -129,6 +129,36 @@ static void get_hosts(struct shoal_pack_reader *r, void *base)
     s->host_count = r->failed ? 0 : (uint8_t)(count / 2);
 }
 
+static bool put_unfit(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_job_summary *s = base;
+
+    SHOAL_ASSERT(s->unfit_count <= SHOAL_SUMMARY_UNFIT_MAX); /* what is written can be read */
+    if (w == NULL || s->unfit_count == 0)
+        return s->unfit_count > 0;
+    shoal_pack_put_array(w, s->unfit_count);
+    for (unsigned i = 0; i < s->unfit_count; i++)
+        shoal_pack_put_bin(w, shoal_view_of(s->unfit[i].bytes, sizeof(s->unfit[i].bytes)));
+    return true;
+}
+
+static void get_unfit(struct shoal_pack_reader *r, void *base)
+{
+    struct shoal_job_summary *s = base;
+    uint32_t count = shoal_pack_get_array(r, SHOAL_SUMMARY_UNFIT_MAX);
+
+    SHOAL_ASSERT(((const struct shoal_job_summary *)base)->unfit_count == 0); /* read into zeroes */
+    for (unsigned i = 0; i < count && !r->failed; i++) {
+        struct shoal_view node = shoal_pack_get_bin(r, sizeof(s->unfit[i].bytes));
+
+        if (node.len == sizeof(s->unfit[i].bytes))
+            memcpy(s->unfit[i].bytes, node.bytes, node.len);
+        else
+            r->failed = true;
+    }
+    s->unfit_count = r->failed ? 0 : (uint8_t)count;
+}
+
 #define TEXT(name, member) SHOAL_PACK_TEXT(struct shoal_job_summary, name, member)
 #define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_job_summary, name, shape, member, max)
 #define ID(name, member) SHOAL_PACK_ID(struct shoal_job_summary, name, member)
@@ -170,13 +200,15 @@ static const struct shoal_pack_field summary_fields[] = {
     ROW("tf", U32, tasks_failed, UINT32_MAX),
     ROW("tk", U64, ticket_ms, UINT64_MAX),
     ROW("tn", U32, tasks_all, UINT32_MAX),
+    SHOAL_PACK_OWN("unfit", put_unfit, get_unfit),
     ROW("vn", U32, version, UINT32_MAX),
     ROW("wmax", U32, want_max, UINT32_MAX),
     ROW("wmin", U32, want_min, UINT32_MAX),
 };
 static const struct shoal_pack_table summary_table = SHOAL_PACK_TABLE(summary_fields);
 
-/* Texts and counts at their longest leave room for seven hosts; then the others are left out, as beyond the bound. */
+/* Texts and counts at their longest leave room for seven hosts; then those that are unfit are left out, and others of its own,
+ * as beyond the bound. */
 enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *s, uint8_t *bytes, size_t cap, size_t *len)
 {
     struct shoal_pack_head head = { SHOAL_PACK_KIND_SUMMARY, VERSION, OLDEST };
@@ -189,8 +221,8 @@ enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *s, uint8
     if (cap > SHOAL_RECORD_PAYLOAD_MAX)
         cap = SHOAL_RECORD_PAYLOAD_MAX;
     err = shoal_pack_encode(head, &summary_table, &fits, bytes, cap, len);
-    while (err == SHOAL_ERR_TOO_BIG && fits.host_count > 0) {
-        fits.host_count--;
+    while (err == SHOAL_ERR_TOO_BIG && fits.host_count + fits.unfit_count > 0) {
+        *(fits.unfit_count > 0 ? &fits.unfit_count : &fits.host_count) -= 1;
         err = shoal_pack_encode(head, &summary_table, &fits, bytes, cap, len);
     }
     return err;

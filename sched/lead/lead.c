@@ -360,7 +360,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     if (report->phase == SHOAL_PHASE_EXITED && !worker->dead) {
         worker->dead = true;
         lead_array_ended(s, worker);
-        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0) {
+        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0 &&
+            !lead_is_unfit(lead, host->node)) {
             lead_failure(s);
             lead_exit_text(worker, "last one", lead->last_death, sizeof(lead->last_death));
         }
@@ -518,6 +519,10 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
     case SHOAL_HOST_BROKEN:
         if (lead->job->spec.elastic)
             lead_on_broken(s, host);
+        break;
+    case SHOAL_HOST_UNFIT:
+        if (lead->job->spec.elastic)
+            lead_on_unfit(s, host);
         break;
     case SHOAL_HOST_RESERVE:
     case SHOAL_HOST_CANCEL:
@@ -849,8 +854,9 @@ static enum shoal_err take_memory(struct shoal_lead *lead)
         return SHOAL_OK;
     lead->shrunk = calloc(1, sizeof(*lead->shrunk));
     lead->links = calloc(1, sizeof(*lead->links));
+    lead->unfit = calloc(LEAD_HOSTS_MAX, sizeof(*lead->unfit));
     lead->call_text = calloc(1, SHOAL_JOB_REASON_BYTES);
-    return lead->shrunk == NULL || lead->links == NULL || lead->call_text == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
+    return lead->shrunk == NULL || lead->links == NULL || lead->unfit == NULL || lead->call_text == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
 }
 
 enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lead_options *options)
@@ -897,6 +903,7 @@ void shoal_lead_destroy(struct shoal_lead *lead)
     free(lead->shrunk);
     free(lead->call_text);
     free(lead->links);
+    free(lead->unfit);
     free(lead);
 }
 
@@ -904,7 +911,9 @@ size_t shoal_lead_bytes(const struct shoal_lead *lead)
 {
     SHOAL_ASSERT((lead->shrunk == NULL) == (lead->links == NULL)); /* both, or not elastic */
     return sizeof(*lead) + lead->worker_cap * sizeof(*lead->workers) + lead->host_cap * sizeof(*lead->hosts) +
-           (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links) + SHOAL_JOB_REASON_BYTES);
+           (lead->shrunk == NULL ? 0
+                                 : sizeof(*lead->shrunk) + sizeof(*lead->links) +
+                                       LEAD_HOSTS_MAX * sizeof(*lead->unfit) + SHOAL_JOB_REASON_BYTES);
 }
 
 /* Memory of the largest job's lead; one of a single worker takes a thirtieth. */
@@ -912,7 +921,8 @@ void shoal_lead_memory(struct shoal_memory *memory)
 {
     const size_t largest = sizeof(struct shoal_lead) + LEAD_WORKERS_MAX * sizeof(struct lworker) +
                            LEAD_HOSTS_MAX * sizeof(struct lhost) + sizeof(struct shoal_worker_epoch) +
-                           sizeof(struct link_breaks) + SHOAL_JOB_REASON_BYTES;
+                           sizeof(struct link_breaks) + LEAD_HOSTS_MAX * sizeof(struct shoal_node_id) +
+                           SHOAL_JOB_REASON_BYTES;
 
     SHOAL_ASSERT(memory->count < SHOAL_MEMORY_ROWS_MAX);
     shoal_memory_add(memory, "lead: jobs that this host leads", SHOAL_GROUPS_MAX, largest);

@@ -599,18 +599,16 @@ static void check_sizes(struct lead_step *s, const struct shoal_call *call)
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
         const struct shoal_call_sizes *has = &w->report.sizes;
-        struct lhost *host;
+        char why[SHOAL_HOST_WHY_BYTES];
 
         if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || w->report.phase != SHOAL_PHASE_READY ||
             w->report.ready_call != call->call)
             continue;
         if (strcmp(has->numeric_class, want->numeric_class) != 0) {
-            host = lead_host(lead, w->place.node);
-            if (host != NULL)
-                host->excluded = true;
             w->leaving = true;
-            lead_pending(lead, "a host's engines are of another numeric class (%.100s) than this call's (%.100s)",
-                         has->numeric_class, want->numeric_class);
+            (void)snprintf(why, sizeof(why), "its engines are of another numeric class (%.68s) than this call's (%.68s)",
+                           has->numeric_class, want->numeric_class);
+            lead_leave_out(lead, w->place.node, why);
             continue;
         }
         if (has->virtual_workers != want->virtual_workers || has->sum_elems != want->sum_elems ||
@@ -679,7 +677,8 @@ static void stop_failed(struct lead_step *s)
             continue;
         if (w->ended_ns == 0) {
             w->ended_ns = s->now_ns;
-            lead_failure(s);
+            if (!lead_is_unfit(s->lead, w->place.node)) /* U1 */
+                lead_failure(s);
         }
         lead_order(s, w, SHOAL_ORDER_STOP, 0, "it failed", SHOAL_STOP_ERROR, SHOAL_S);
     }

@@ -5,6 +5,7 @@
 #include "shoal/banned.h"
 
 #define SUMMARY_NS SHOAL_S
+#define WAITS_BYTES (SHOAL_JOB_REASON_BYTES + 300) /* why it waits, and which host takes no part */
 #define WHY_LINKS_MAX 4u /* data connections that are named, each on a line */
 
 static void put_holding(struct shoal_job_summary *summary, const struct shoal_placement *place)
@@ -26,7 +27,7 @@ static void put_holding(struct shoal_job_summary *summary, const struct shoal_pl
 }
 
 /* The reason why the job waits, newest first: the controller's own word, else the allocation's. */
-static const char *waits_for(const struct shoal_lead *lead)
+static const char *waits(const struct shoal_lead *lead)
 {
     SHOAL_ASSERT(lead->job->state < SHOAL_JOB_STATE_COUNT);
     if (shoal_job_state_ended((enum shoal_job_state)lead->job->state))
@@ -39,6 +40,20 @@ static const char *waits_for(const struct shoal_lead *lead)
         lead->revoking)
         return lead->pending[0] != '\0' ? lead->pending : lead->target_why;
     return lead->cut_off;
+}
+
+/* And, after it, which host takes no part. */
+static void waits_for(const struct shoal_lead *lead, char text[static WAITS_BYTES])
+{
+    const char *why = waits(lead);
+    const bool ended = shoal_job_state_ended((enum shoal_job_state)lead->job->state);
+
+    _Static_assert(sizeof(lead->pending) + sizeof(lead->unfit_why) + 2 <= WAITS_BYTES, "both fit");
+    SHOAL_ASSERT(!ended || why[0] == '\0');
+    if (ended || lead->unfit_count == 0)
+        job_cut_text(text, WAITS_BYTES, why);
+    else
+        (void)snprintf(text, WAITS_BYTES, "%s%s%s", why, why[0] != '\0' ? "; " : "", lead->unfit_why);
 }
 
 bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place)
@@ -80,6 +95,7 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     const struct shoal_job *job = lead->job;
     const struct shoal_call *call = shoal_job_call(job, job->call_count);
     struct shoal_gpu_need need;
+    char why[WAITS_BYTES];
 
     SHOAL_ASSERT(lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
     SHOAL_ASSERT(lead->options.term > 0);
@@ -96,8 +112,9 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     memcpy(summary->creator, job->spec.creator, sizeof(summary->creator));
     memcpy(summary->framework, job->spec.framework, sizeof(summary->framework));
     job_cut_text(summary->app_name, sizeof(summary->app_name), job->spec.app_name);
+    waits_for(lead, why);
     job_cut_text(summary->pending, sizeof(summary->pending),
-                 shoal_job_state_ended((enum shoal_job_state)job->state) ? job->reason : waits_for(lead));
+                 shoal_job_state_ended((enum shoal_job_state)job->state) ? job->reason : why);
     summary->priority = job->spec.priority;
     summary->ticket_ms = job->ticket_ms;
     lead_want(lead, &summary->want_min, &summary->want_max);
@@ -120,6 +137,9 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (shoal_lead_holds(lead, &job->placements[i]))
             put_holding(summary, &job->placements[i]);
+    summary->unfit_count = (uint8_t)(lead->unfit_count < SHOAL_SUMMARY_UNFIT_MAX ? lead->unfit_count : SHOAL_SUMMARY_UNFIT_MAX);
+    if (summary->unfit_count > 0)
+        memcpy(summary->unfit, lead->unfit, summary->unfit_count * sizeof(summary->unfit[0]));
     summary->version = job->spec.version;
     summary->canary = lead->canary;
     if (job->tasks != NULL) {
@@ -131,9 +151,12 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
 
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts)
 {
+    char why[WAITS_BYTES];
+
     SHOAL_ASSERT(lead->options.term > 0);
     shoal_job_facts(lead->job, facts);
-    job_cut_text(facts->pending, sizeof(facts->pending), waits_for(lead));
+    waits_for(lead, why);
+    job_cut_text(facts->pending, sizeof(facts->pending), why);
     facts->leader = lead->options.self;
     facts->term = lead->options.term;
     if (lead->step_call != 0 && lead->step_call == facts->call) {
@@ -219,6 +242,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const struct shoal_job *job = lead->job;
     uint32_t alive = 0, silent = 0;
+    char others[256];
     size_t used;
 
     SHOAL_ASSERT(cap > 0);
@@ -241,6 +265,11 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
                    lead->pending[0] != '\0' ? "\n" : "", lead->pending, lead->cut_off[0] != '\0' ? "\n" : "",
                    lead->cut_off);
     used = strlen(text);
+    if (lead->unfit_count > 0)
+        add_line(text, cap, &used, lead->unfit_why);
+    lead_unfit_others(lead, others, sizeof(others));
+    if (others[0] != '\0')
+        add_line(text, cap, &used, others);
     why_links(lead, text, cap, &used);
 }
 
@@ -270,12 +299,12 @@ void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *st
     *stats = lead->stats;
 }
 
-/* A mark of what the summary says of slots: what it wants, what it holds, and where. */
-static uint64_t demand_mark(const struct shoal_job_summary *summary)
+/* A mark of what the summary says of slots: what it wants, what it holds, and where, and how many hosts will not do. */
+static uint64_t demand_mark(const struct shoal_lead *lead, const struct shoal_job_summary *summary)
 {
     uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
     const uint64_t words[] = { summary->want_min, summary->want_max, summary->held, summary->host_count,
-                               summary->canary };
+                               summary->canary, lead->unfit_count };
 
     SHOAL_ASSERT(summary->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
@@ -320,7 +349,7 @@ void lead_publish(struct lead_step *s)
     shoal_lead_summary(lead, &summary);
     if (shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len) != SHOAL_OK)
         return;
-    mark = demand_mark(&summary);
+    mark = demand_mark(lead, &summary);
     if (mark != lead->demand_said && say(s, SHOAL_LEAD_DEMAND, bytes, len, true))
         lead->demand_said = mark;
     if (len == lead->summary_len && memcmp(bytes, lead->summary, len) == 0)

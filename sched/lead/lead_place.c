@@ -258,7 +258,7 @@ static bool refused_lately(struct lead_step *s, struct lhost *host)
 static bool may_ask(struct lead_step *s, struct lhost *host)
 {
     SHOAL_ASSERT(host->used);
-    if (host->health != SHOAL_LEAD_HOST_WELL || host->excluded)
+    if (host->health != SHOAL_LEAD_HOST_WELL || lead_is_unfit(s->lead, host->node)) /* U1 */
         return false;
     if (s->now_ns < host->barred_ns) { /* E7 of lead_epoch.c */
         lead_wake(s, host->barred_ns);
@@ -435,7 +435,8 @@ static void drop_grants(struct lead_step *s)
 
     SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->grant_count; i++) {
-        if (s->now_ns >= lead->grants[i].until_ns)
+        if (s->now_ns >= lead->grants[i].until_ns ||
+            (lead->grants[i].slot != SHOAL_SLOT_NONE && lead_is_unfit(lead, lead->grants[i].node)))
             continue;
         lead_wake(s, lead->grants[i].until_ns);
         lead->grants[kept++] = lead->grants[i];

@@ -40,7 +40,6 @@ struct lhost {
     uint8_t health;     /* enum shoal_lead_health */
     bool draining;      /* its workers move elsewhere */
     bool no_slots;      /* it takes no workers, nor drivers */
-    bool excluded;      /* its workers are of another numeric class than the call's */
     uint32_t cut_offs;  /* members there that were left out since their links broke */
     uint64_t barred_ns; /* not asked for a slot before */
     struct shoal_node_id node;
@@ -123,6 +122,9 @@ struct shoal_lead {
     struct link_breaks *links;
     char cut_off[SHOAL_JOB_REASON_BYTES]; /* the last member that was left out for its links, and why; said until */
     uint64_t cut_off_ns;
+    /* Hosts that are left out (lead_unfit.c). */
+    uint32_t unfit_count;
+    char unfit_why[SHOAL_HOST_WHY_BYTES + 80]; /* of the last one */
     /* Progress. */
     uint32_t step_call;
     uint64_t step;
@@ -179,6 +181,7 @@ struct shoal_lead {
     struct lworker *workers;
     struct lhost *hosts;
     struct shoal_worker_epoch *shrunk;  /* elastic jobs; else NULL, as the links */
+    struct shoal_node_id *unfit;        /* the same; LEAD_HOSTS_MAX of them */
     struct shoal_lead_scratch *scratch; /* of the step under way */
     struct shoal_lead_stats stats;
 };
@@ -264,6 +267,14 @@ void lead_on_broken(struct lead_step *s, const struct lhost *host);
 void lead_judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last);
 bool lead_readmit(struct shoal_lead *lead); /* true: some that were cut off may be members again */
 void lead_kill_cut_off(struct lead_step *s);
+
+/* lead_unfit.c */
+bool lead_is_unfit(const struct shoal_lead *lead, struct shoal_node_id node);
+/* No engine of the job can run there, for the reason given: words about the host. */
+void lead_leave_out(struct shoal_lead *lead, struct shoal_node_id node, const char *why);
+void lead_on_unfit(struct lead_step *s, const struct lhost *host);
+/* Names those that were left out before the last one; "": there are none. */
+void lead_unfit_others(const struct shoal_lead *lead, char *text, size_t cap);
 
 /* lead_call.c */
 void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_call *call);

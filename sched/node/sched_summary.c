@@ -86,7 +86,7 @@ static bool same_demand(const struct shoal_job_summary *a, const struct shoal_jo
         if (!shoal_node_id_equal(a->hosts[i].node, b->hosts[i].node) || a->hosts[i].slots != b->hosts[i].slots)
             return false;
     }
-    return true;
+    return a->unfit_count == b->unfit_count && memcmp(a->unfit, b->unfit, a->unfit_count * sizeof(a->unfit[0])) == 0;
 }
 
 static void take_demand(struct shoal_job_summary *to, const struct shoal_job_summary *from)
@@ -100,6 +100,8 @@ static void take_demand(struct shoal_job_summary *to, const struct shoal_job_sum
     to->gpu_pack = from->gpu_pack;
     to->host_count = from->host_count;
     memcpy(to->hosts, from->hosts, sizeof(to->hosts));
+    to->unfit_count = from->unfit_count;
+    memcpy(to->unfit, from->unfit, sizeof(to->unfit));
 }
 
 /* False: nothing was known of it. */

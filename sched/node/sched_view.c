@@ -208,6 +208,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .service = shoal_job_spec_serves(&g->job->spec),
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
+        job->unfit = shoal_lead_unfit(g->lead, &job->unfit_count);
         current = shoal_lead_need(g->lead, &need);
         take_need(job, need);
         if (!current && s->options.tells_needs)
@@ -261,6 +262,8 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .needs = shoal_framework_needs(summary->framework, summary->serves),
             .elastic = summary->elastic || summary->tasks_all > 0,
             .service = summary->serves && summary->tasks_all > 0,
+            .unfit = summary->unfit,
+            .unfit_count = summary->unfit_count,
         };
         take_need(&view->jobs[view->job_count],
                   (struct shoal_gpu_need){ summary->device, summary->gpu_mib, summary->gpu_pack });

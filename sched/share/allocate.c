@@ -1,6 +1,6 @@
 /* The allocation: which job deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
- * Slots that are alike for every job form a pool (device, numeric class, frameworks; room and pack of cards that are shared: a
+ * Slots that are alike for every job form a pool (device, numeric class, frameworks, jobs that cannot run there; room and pack of cards that are shared: a
  * room counts as the largest part that some job asks for and that fits, so there are few of them). Jobs with the same set of admissible pools
  * form a family. flow[g][p] counts the units of family g in pool p; one more unit of g is feasible if a chain
  *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
@@ -12,65 +12,9 @@
 
 #include "shoal/job_facts.h"
 
-#include "share_parts.h"
+#include "allocate_state.h"
 
 #include "shoal/banned.h"
-
-#define POOLS SHOAL_ALLOCATE_POOLS_MAX
-/* Sets of pools that jobs admit: by device (3), frameworks, and class (those of hosts, or none). */
-/* Services that share cards have some more; what is beyond waits as if no pool were its own. */
-#define FAMILIES (3 * (SHOAL_SERVES_ALL + 1) * (SHOAL_ALLOCATE_POOLS_MAX + 2) + 64)
-
-struct pool {
-    uint8_t device;
-    uint32_t class_hash;
-    uint32_t serves;
-    uint32_t room;
-    uint64_t pack;
-    uint32_t size;
-    uint32_t used;
-};
-
-struct host_work {
-    int32_t pool;    /* -1: not used */
-    uint32_t free;   /* slots that nobody holds */
-    uint32_t vacant; /* slots that their owners give back */
-    uint32_t held;   /* scratch: slots of the job in hand */
-};
-
-struct job_work {
-    uint32_t family;
-    uint32_t count;
-    uint32_t held;
-    uint32_t min, max;
-    bool running;
-    bool admitted;
-    bool full;                 /* cannot grow */
-    uint32_t first_slot;       /* its slots: held_slots[first_slot..], in canonical order */
-    uint32_t slots;            /* how many, on any host */
-    uint32_t pool_kept[POOLS]; /* held, later kept, in each pool */
-    uint32_t pin[POOLS];       /* a gang's units: decided when it is admitted, no chain moves them (else A2 fails) */
-    uint32_t kept;
-};
-
-struct shoal_allocate {
-    uint32_t hosts_max, slots_max, jobs_max;
-    uint32_t *host_order;
-    uint32_t *job_order;
-    uint32_t *slot_host;
-    uint32_t *held_slots; /* slots by owner */
-    struct host_work *hosts;
-    struct job_work *jobs;
-    struct share_parts parts;
-    uint32_t pool_count;
-    struct pool pools[POOLS];
-    uint32_t family_count;
-    uint32_t family_mask[FAMILIES];
-    uint32_t flow[FAMILIES][POOLS];
-    uint32_t spare[FAMILIES][POOLS]; /* scratch copy */
-    const struct shoal_allocate_input *view;
-    struct shoal_allocate_out *out;
-};
 
 enum shoal_err shoal_allocate_create(struct shoal_allocate **out, uint32_t hosts_max, uint32_t slots_max,
                                      uint32_t jobs_max)
@@ -225,8 +169,9 @@ static enum shoal_err check(struct shoal_allocate *work)
 /* Shares come first: a service fills a card that is shared before it takes another one. */
 static unsigned device_rank(uint8_t device) { return device == SHOAL_ALLOCATE_SHARE ? 0 : 1u + device; }
 
-static int pool_cmp(const struct shoal_allocate *work, const struct pool *pool, const struct shoal_allocate_host *host)
+static int pool_cmp(const struct shoal_allocate *work, const struct pool *pool, uint32_t h)
 {
+    const struct shoal_allocate_host *host = &work->view->hosts[h];
     uint32_t serves = host->serves & SHOAL_SERVES_ALL, room = share_room(&work->parts, host);
 
     SHOAL_ASSERT((pool->serves & ~SHOAL_SERVES_ALL) == 0); /* a later version's frameworks make no pools here */
@@ -238,20 +183,23 @@ static int pool_cmp(const struct shoal_allocate *work, const struct pool *pool, 
         return pool->serves < serves ? -1 : 1;
     if (pool->pack != host->pack)
         return pool->pack < host->pack ? -1 : 1;
+    if (pool->unfit != work->hosts[h].unfit)
+        return pool->unfit < work->hosts[h].unfit ? -1 : 1;
     if (pool->room != room)
         return pool->room < room ? -1 : 1;
     return 0;
 }
 
-/* In the order of (device, class, frameworks), so that the numbers do not depend on the hosts' order. */
-static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocate_host *host)
+/* In the order of (device, class, frameworks, ...), so that the numbers do not depend on the hosts' order. */
+static int32_t find_pool(struct shoal_allocate *work, uint32_t h)
 {
+    const struct shoal_allocate_host *host = &work->view->hosts[h];
     uint32_t at;
 
     SHOAL_ASSERT(host->usable); /* a host that nobody uses makes no pool */
     SHOAL_ASSERT(work->pool_count <= POOLS);
     for (at = 0; at < work->pool_count; at++) {
-        int order = pool_cmp(work, &work->pools[at], host);
+        int order = pool_cmp(work, &work->pools[at], h);
 
         if (order == 0)
             return (int32_t)at;
@@ -265,9 +213,35 @@ static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocat
                                      .class_hash = host->class_hash,
                                      .serves = host->serves & SHOAL_SERVES_ALL,
                                      .room = share_room(&work->parts, host),
-                                     .pack = host->pack };
+                                     .pack = host->pack,
+                                     .unfit = work->hosts[h].unfit };
     work->pool_count++;
     return (int32_t)at;
+}
+
+static void note_unfit(struct shoal_allocate *work)
+{
+    const struct shoal_allocate_input *v = work->view;
+
+    SHOAL_ASSERT(v->host_count <= work->hosts_max); /* A3 */
+    SHOAL_ASSERT(v->job_count <= work->jobs_max);   /* A3 */
+    for (uint32_t h = 0; h < v->host_count; h++)
+        work->hosts[h] = (struct host_work){ .pool = -1 };
+    for (uint32_t j = 0; j < v->job_count; j++)
+        for (uint32_t i = 0; i < v->jobs[j].unfit_count; i++)
+            for (uint32_t h = 0; h < v->host_count; h++)
+                if (shoal_node_id_equal(v->hosts[h].id, v->jobs[j].unfit[i]))
+                    work->hosts[h].unfit += share_job_mark(v->jobs[j].id);
+}
+
+/* Where there are too many kinds, a host is better taken for one that all jobs can use than not used at all. */
+static void pool_of(struct shoal_allocate *work, uint32_t h)
+{
+    SHOAL_ASSERT(h < work->view->host_count);
+    if (find_pool(work, h) >= 0 || work->hosts[h].unfit == 0)
+        return;
+    work->hosts[h].unfit = 0;
+    (void)find_pool(work, h);
 }
 
 static void make_pools(struct shoal_allocate *work)
@@ -277,21 +251,21 @@ static void make_pools(struct shoal_allocate *work)
     SHOAL_ASSERT(work->view->host_count <= work->hosts_max); /* A3 */
     work->pool_count = 0;
     work->out->slots_unused = 0;
+    note_unfit(work);
     share_parts(v, &work->parts);
     for (unsigned shares = 0; shares < 2; shares++) /* jobs do not go without a pool for the sake of shares */
         for (uint32_t i = 0; i < v->host_count; i++) {
             const struct shoal_allocate_host *host = &v->hosts[work->host_order[i]];
 
             if (host->usable && (host->device == SHOAL_ALLOCATE_SHARE) == (shares == 1))
-                (void)find_pool(work, host);
+                pool_of(work, work->host_order[i]);
         }
     for (uint32_t i = 0; i < v->host_count; i++) {
         const struct shoal_allocate_host *host = &v->hosts[i];
         struct host_work *hw = &work->hosts[i];
 
-        *hw = (struct host_work){ .pool = -1 };
         for (uint32_t p = 0; host->usable && p < work->pool_count; p++)
-            if (pool_cmp(work, &work->pools[p], host) == 0)
+            if (pool_cmp(work, &work->pools[p], i) == 0)
                 hw->pool = (int32_t)p;
         for (uint32_t s = host->first_slot; s < host->first_slot + host->slot_count; s++) {
             if (host->usable && hw->pool < 0)
@@ -316,6 +290,11 @@ static uint32_t mask_of(const struct shoal_allocate *work, const struct shoal_al
             shoal_host_serves(pool->serves, job->needs & SHOAL_SERVES_ALL))
             mask |= 1u << p;
     }
+    for (uint32_t i = 0; i < job->unfit_count; i++)
+        for (uint32_t h = 0; h < work->view->host_count; h++)
+            if (work->hosts[h].pool >= 0 && work->hosts[h].unfit != 0 &&
+                shoal_node_id_equal(work->view->hosts[h].id, job->unfit[i]))
+                mask &= ~(1u << work->hosts[h].pool);
     return mask;
 }
 
@@ -405,8 +384,7 @@ static void restore(struct shoal_allocate *work, const uint32_t *used)
         work->pools[p].used = used[p];
 }
 
-/* Add up to `want` units; returns how many fit. */
-static uint32_t pour(struct shoal_allocate *work, uint32_t g, uint32_t want)
+uint32_t share_pour(struct shoal_allocate *work, uint32_t g, uint32_t want)
 {
     uint32_t got = 0;
 
@@ -475,7 +453,7 @@ static void keep_running(struct shoal_allocate *work)
         const struct job_work *jw = &work->jobs[work->job_order[i]];
 
         if (jw->running && work->view->jobs[work->job_order[i]].elastic)
-            (void)pour(work, jw->family, jw->min); /* fits: it is held */
+            (void)share_pour(work, jw->family, jw->min); /* fits: it is held */
     }
 }
 
@@ -551,7 +529,7 @@ static void admit_waiting(struct shoal_allocate *work)
         room = any_room(work);
         if (room)
             save(work, used);
-        got = room ? pour(work, jw->family, jw->min) : 0;
+        got = room ? share_pour(work, jw->family, jw->min) : 0;
         if (got == jw->min) {
             jw->admitted = true;
             jw->count = jw->min;
@@ -623,312 +601,6 @@ static void share_rest(struct shoal_allocate *work)
     }
 }
 
-/* ---- Places ---- */
-
-static uint64_t rendezvous(struct shoal_job_id job, struct shoal_node_id node)
-{
-    uint64_t hash = 1469598103934665603ull; /* FNV-1a, then mixed */
-
-    for (unsigned i = 0; i < sizeof(job.bytes); i++)
-        hash = (hash ^ job.bytes[i]) * 1099511628211ull;
-    for (unsigned i = 0; i < sizeof(node.bytes); i++)
-        hash = (hash ^ node.bytes[i]) * 1099511628211ull;
-    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-    return hash ^ (hash >> 31);
-}
-
-/* Slots by owner, each owner's in the order of hosts and slots. */
-static void list_held(struct shoal_allocate *work)
-{
-    const struct shoal_allocate_input *v = work->view;
-    uint32_t first = 0;
-
-    SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
-    for (uint32_t j = 0; j < v->job_count; j++)
-        work->jobs[j].slots = 0;
-    for (uint32_t s = 0; s < v->slot_count; s++)
-        if (v->slots[s] >= 0)
-            work->jobs[v->slots[s]].slots++;
-    for (uint32_t j = 0; j < v->job_count; j++) {
-        work->jobs[j].first_slot = first;
-        first += work->jobs[j].slots;
-        work->jobs[j].slots = 0;
-    }
-    for (uint32_t i = 0; i < v->host_count; i++) {
-        const struct shoal_allocate_host *host = &v->hosts[work->host_order[i]];
-
-        for (uint32_t s = host->first_slot; s < host->first_slot + host->slot_count; s++) {
-            struct job_work *jw = v->slots[s] >= 0 ? &work->jobs[v->slots[s]] : NULL;
-
-            if (jw != NULL)
-                work->held_slots[jw->first_slot + jw->slots++] = s;
-        }
-    }
-}
-
-static bool counts(const struct shoal_allocate *work, const struct job_work *jw, uint32_t slot)
-{
-    int32_t pool = work->hosts[work->slot_host[slot]].pool;
-
-    SHOAL_ASSERT(slot < work->view->slot_count);
-    SHOAL_ASSERT(jw->family < work->family_count);
-    return pool >= 0 && (work->family_mask[jw->family] >> pool & 1) != 0;
-}
-
-/* Give back the slots of job j that go beyond its count: those on the hosts where it has the fewest, later hosts and
- * slots first. out->slots holds what is kept; hosts count what becomes vacant. */
-static void give_back(struct shoal_allocate *work, uint32_t j)
-{
-    struct job_work *jw = &work->jobs[j];
-    const uint32_t *held = &work->held_slots[jw->first_slot];
-    uint32_t left = jw->held > jw->count ? jw->held - jw->count : 0;
-
-    SHOAL_ASSERT(j < work->view->job_count);
-    SHOAL_ASSERT(work->jobs[j].first_slot + work->jobs[j].slots <= work->view->slot_count);
-    for (uint32_t i = 0; i < jw->slots; i++)
-        work->hosts[work->slot_host[held[i]]].held = 0;
-    for (uint32_t i = 0; i < jw->slots; i++)
-        work->hosts[work->slot_host[held[i]]].held += counts(work, jw, held[i]);
-    memset(jw->pool_kept, 0, sizeof(jw->pool_kept));
-    jw->kept = 0;
-    for (uint32_t fewest = 1; left > 0 && fewest <= SHOAL_SLOTS_MAX; fewest++) {
-        for (uint32_t i = jw->slots; i > 0 && left > 0; i--) {
-            if (!counts(work, jw, held[i - 1]) || work->hosts[work->slot_host[held[i - 1]]].held != fewest)
-                continue;
-            work->out->slots[held[i - 1]] = SHOAL_ALLOCATE_FREE;
-            left--;
-        }
-    }
-    for (uint32_t i = 0; i < jw->slots; i++) {
-        struct host_work *host = &work->hosts[work->slot_host[held[i]]];
-
-        if (host->pool < 0)
-            continue; /* not usable: left as it is */
-        if (!counts(work, jw, held[i]) ||
-            (!work->view->jobs[j].elastic && jw->pool_kept[host->pool] >= jw->pin[host->pool]))
-            work->out->slots[held[i]] = SHOAL_ALLOCATE_FREE;
-        if (work->out->slots[held[i]] != (int32_t)j) {
-            host->vacant++;
-            continue;
-        }
-        jw->pool_kept[host->pool]++;
-        jw->kept++;
-    }
-}
-
-/* An elastic job gives back the last of its slots in pool p. False: it keeps none there. */
-static bool drop_kept(struct shoal_allocate *work, uint32_t j, uint32_t p)
-{
-    struct job_work *jw = &work->jobs[j];
-
-    SHOAL_ASSERT(j < work->view->job_count);
-    SHOAL_ASSERT(p < work->pool_count);
-    if (!work->view->jobs[j].elastic || jw->pool_kept[p] == 0)
-        return false;
-    for (uint32_t k = jw->slots; k > 0; k--) {
-        uint32_t slot = work->held_slots[jw->first_slot + k - 1];
-        struct host_work *host = &work->hosts[work->slot_host[slot]];
-
-        if (host->pool != (int32_t)p || work->out->slots[slot] != (int32_t)j)
-            continue;
-        work->out->slots[slot] = SHOAL_ALLOCATE_FREE;
-        host->vacant++;
-        jw->pool_kept[p]--;
-        jw->kept--;
-        return true;
-    }
-    return false;
-}
-
-/* A gang was admitted into a pool: elastic jobs there make room, the last in the order first. */
-static void make_room(struct shoal_allocate *work)
-{
-    SHOAL_ASSERT(work->pool_count <= POOLS);
-    for (uint32_t p = 0; p < work->pool_count; p++) {
-        uint32_t kept = 0;
-
-        for (uint32_t j = 0; j < work->view->job_count; j++)
-            kept += work->jobs[j].pool_kept[p];
-        for (uint32_t j = 0; j < work->view->job_count; j++)
-            if (!work->view->jobs[j].elastic)
-                kept += work->jobs[j].pin[p] - work->jobs[j].pool_kept[p];
-        for (uint32_t i = work->view->job_count; i > 0; i--)
-            while (kept > work->pools[p].size && drop_kept(work, work->job_order[i - 1], p))
-                kept--;
-    }
-}
-
-/* Pools of the final counts: what is kept stays, except where a chain has to move it. A gang's slots leave the
- * pools. */
-static void final_flow(struct shoal_allocate *work)
-{
-    const struct shoal_allocate_input *v = work->view;
-
-    SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
-    memset(work->flow, 0, sizeof(work->flow));
-    for (uint32_t p = 0; p < work->pool_count; p++) {
-        work->pools[p].size = 0;
-        work->pools[p].used = 0;
-    }
-    for (uint32_t s = 0; s < v->slot_count; s++)
-        if (work->hosts[work->slot_host[s]].pool >= 0 && v->slots[s] != SHOAL_ALLOCATE_OTHER)
-            work->pools[work->hosts[work->slot_host[s]].pool].size++;
-    make_room(work);
-    for (uint32_t j = 0; j < v->job_count; j++) {
-        const struct job_work *jw = &work->jobs[j];
-
-        for (uint32_t p = 0; p < work->pool_count; p++) {
-            if (!v->jobs[j].elastic) {
-                work->pools[p].size -= jw->pin[p];
-                continue;
-            }
-            work->flow[jw->family][p] += jw->pool_kept[p];
-            work->pools[p].used += jw->pool_kept[p];
-        }
-    }
-    for (uint32_t i = 0; i < v->job_count; i++) {
-        const struct job_work *jw = &work->jobs[work->job_order[i]];
-
-        if (jw->count > jw->kept && v->jobs[work->job_order[i]].elastic)
-            (void)pour(work, jw->family, jw->count - jw->kept); /* fits: the counts are feasible */
-    }
-}
-
-/* Chains may have moved units of a family out of a pool: its last jobs give those slots back, last slots first. */
-static void follow_chains(struct shoal_allocate *work)
-{
-    const struct shoal_allocate_input *v = work->view;
-
-    SHOAL_ASSERT(work->family_count <= FAMILIES);
-    for (uint32_t p = 0; p < work->pool_count; p++) {
-        uint32_t kept[FAMILIES] = { 0 };
-
-        for (uint32_t j = 0; j < v->job_count; j++)
-            if (v->jobs[j].elastic)
-                kept[work->jobs[j].family] += work->jobs[j].pool_kept[p];
-        for (uint32_t i = v->job_count; i > 0; i--) {
-            uint32_t j = work->job_order[i - 1];
-            uint32_t g = work->jobs[j].family;
-
-            while (kept[g] > work->flow[g][p] && drop_kept(work, j, p))
-                kept[g]--;
-        }
-        for (uint32_t g = 0; g < work->family_count; g++)
-            work->flow[g][p] -= kept[g]; /* what is left is new: to be placed */
-    }
-}
-
-/* A host of pool p for job j: where it is already, then where most is free now, then where most becomes free, then by
- * rendezvous. UINT32_MAX: none has a slot. */
-static uint32_t best_host(const struct shoal_allocate *work, uint32_t j, uint32_t p)
-{
-    const struct shoal_allocate_input *v = work->view;
-    uint32_t best = UINT32_MAX;
-
-    SHOAL_ASSERT(j < work->view->job_count);
-    SHOAL_ASSERT(p < work->pool_count);
-    for (uint32_t h = 0; h < v->host_count; h++) {
-        const struct host_work *a = &work->hosts[h];
-        const struct host_work *b = best == UINT32_MAX ? NULL : &work->hosts[best];
-        uint64_t ra, rb;
-
-        if (a->pool != (int32_t)p || a->free + a->vacant == 0)
-            continue;
-        if (b != NULL && (a->held != b->held || a->free != b->free || a->vacant != b->vacant)) {
-            if (a->held > b->held ||
-                (a->held == b->held && (a->free > b->free || (a->free == b->free && a->vacant > b->vacant))))
-                best = h;
-            continue;
-        }
-        if (b == NULL) {
-            best = h;
-            continue;
-        }
-        ra = rendezvous(v->jobs[j].id, v->hosts[h].id);
-        rb = rendezvous(v->jobs[j].id, v->hosts[best].id);
-        if (ra > rb || (ra == rb && shoal_node_id_cmp(v->hosts[h].id, v->hosts[best].id) < 0))
-            best = h;
-    }
-    return best;
-}
-
-/* Take one slot of a host: one that is free now, else one that becomes free; the lowest. */
-static void take_slot(struct shoal_allocate *work, uint32_t h, uint32_t j)
-{
-    const struct shoal_allocate_host *host = &work->view->hosts[h];
-    struct host_work *hw = &work->hosts[h];
-    uint32_t taken = UINT32_MAX;
-
-    SHOAL_ASSERT(work->hosts[h].free + work->hosts[h].vacant > 0); /* best_host() has looked */
-    for (uint32_t s = host->first_slot + host->slot_count; s > host->first_slot; s--)
-        if (work->out->slots[s - 1] == SHOAL_ALLOCATE_FREE &&
-            (hw->free == 0 || work->view->slots[s - 1] == SHOAL_ALLOCATE_FREE))
-            taken = s - 1;
-    SHOAL_ASSERT(taken != UINT32_MAX);
-    if (hw->free > 0)
-        hw->free--;
-    else
-        hw->vacant--;
-    hw->held++;
-    work->out->slots[taken] = (int32_t)j;
-}
-
-static void place_job(struct shoal_allocate *work, uint32_t j)
-{
-    const struct shoal_allocate_input *v = work->view;
-    struct job_work *jw = &work->jobs[j];
-    uint32_t need = jw->count > jw->kept ? jw->count - jw->kept : 0;
-
-    SHOAL_ASSERT(work->jobs[j].kept <= work->jobs[j].slots);
-    if (need == 0)
-        return;
-    for (uint32_t h = 0; h < v->host_count; h++)
-        work->hosts[h].held = 0;
-    for (uint32_t i = 0; i < jw->slots; i++)
-        work->hosts[work->slot_host[work->held_slots[jw->first_slot + i]]].held +=
-            work->out->slots[work->held_slots[jw->first_slot + i]] == (int32_t)j;
-    for (uint32_t p = 0; p < work->pool_count; p++) {
-        uint32_t gang = v->jobs[j].elastic ? 0 : jw->pin[p] - jw->pool_kept[p];
-        uint32_t *left = v->jobs[j].elastic ? &work->flow[jw->family][p] : &gang;
-
-        while (need > 0 && *left > 0) {
-            uint32_t h = best_host(work, j, p);
-
-            SHOAL_ASSERT(h != UINT32_MAX); /* the flow is feasible */
-            while (need > 0 && *left > 0 && work->hosts[h].free + work->hosts[h].vacant > 0) {
-                take_slot(work, h, j);
-                --*left;
-                need--;
-            }
-        }
-    }
-    SHOAL_ASSERT(need == 0);
-}
-
-static void place(struct shoal_allocate *work)
-{
-    const struct shoal_allocate_input *v = work->view;
-
-    SHOAL_ASSERT(work->out->slots != NULL || work->view->slot_count == 0);
-    if (v->slot_count > 0)
-        memcpy(work->out->slots, v->slots, v->slot_count * sizeof(v->slots[0]));
-    list_held(work);
-    for (uint32_t h = 0; h < v->host_count; h++) {
-        work->hosts[h].free = 0;
-        work->hosts[h].vacant = 0;
-        for (uint32_t s = v->hosts[h].first_slot;
-             work->hosts[h].pool >= 0 && s < v->hosts[h].first_slot + v->hosts[h].slot_count; s++)
-            work->hosts[h].free += v->slots[s] == SHOAL_ALLOCATE_FREE;
-    }
-    for (uint32_t j = 0; j < v->job_count; j++)
-        give_back(work, j);
-    final_flow(work);
-    follow_chains(work);
-    for (uint32_t i = 0; i < v->job_count; i++)
-        place_job(work, work->job_order[i]);
-}
-
 /* ---- The whole ---- */
 
 static void make_grants(struct shoal_allocate *work)
@@ -979,7 +651,7 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
     admit_services(work);
     admit_waiting(work);
     share_rest(work);
-    place(work);
+    share_place(work);
     finish_grants(work);
     return SHOAL_OK;
 }

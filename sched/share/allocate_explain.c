@@ -116,8 +116,9 @@ void shoal_allocate_explain(const struct shoal_allocate_input *view, const struc
         return;
     case SHOAL_ALLOCATE_NONE: (void)snprintf(text, cap, "wants no slots now"); return;
     case SHOAL_ALLOCATE_TOO_LARGE:
-        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or %s", j->min,
-                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh,
+        (void)snprintf(text, cap, "needs %u %s%s, but %s %u: ask for fewer workers or %s", j->min,
+                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "",
+                       j->unfit_count > 0 ? "the hosts that can run it have" : "the whole mesh has", grant->mesh,
                        j->needs != 0 ? "install it in the Python of more hosts and start their agents again" : "add hosts");
         return;
     case SHOAL_ALLOCATE_HEAD:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from conftest import OUT
-from helpers import ended, log_of, submit
+from helpers import SLOW_TRAINING, ended, log_of, submit
 from mesh import Mesh
 
 SCRIPT = """
@@ -98,3 +98,48 @@ def test_what_has_too_few_such_hosts_waits_and_says_what_would_help(mesh, tmp_pa
     finally:
         for host in (alpha, beta):
             mesh.shoal("node", "undrain", host.name, "--node", host.url)
+
+
+OTHER_PYTHON = """
+from importlib import _bootstrap_external
+
+loaders = _bootstrap_external._LoaderBasics  # of files, and of the archive that has the package
+load = loaders.exec_module
+
+def exec_module(self, module):
+    load(self, module)
+    if module.__name__ == "pyedt._bundle":
+        module.python_version = lambda: "9.9"
+
+loaders.exec_module = exec_module
+"""
+
+
+def python_that_says_9_9(folder):
+    """An environment with all packages of this one, in which engines take their Python for another version."""
+    python = python_with(folder)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "all.pth").write_text("".join(path + "\n" for path in sys.path if path.endswith("-packages")))
+    (site / "sitecustomize.py").write_text(OTHER_PYTHON)
+    return python
+
+
+def test_a_job_goes_on_without_a_host_of_another_python(tmp_path):
+    """The host comes while the job trains, and says so; on a host that has to wait for it, its word is heard as well."""
+    other, folder = python_that_says_9_9(tmp_path / "other"), tmp_path / "model"
+    folder.mkdir()
+    (folder / "main.py").write_text(SLOW_TRAINING % 6)
+    with Mesh(OUT / "shoal") as mesh:
+        mesh.grow(("alpha", "beta"))
+        job = submit(mesh, mesh.hosts[0], folder, "--workers", "6", framework="edtPyTorch")
+        mesh.until(lambda: (now := mesh.job(job, *mesh.hosts))["workers"] == 4 and now["steps"] > 0, 60, "steps of four engines")
+        mesh.add("gamma", "--python", other, seed=mesh.hosts[0])
+        reason = "host gamma takes no part: the driver has python %d.%d, this host has 9.9" % sys.version_info[:2]
+        for host in mesh.hosts:
+            mesh.until(lambda: reason in str(host.get("/v1/jobs/%s/why" % job)["why"]), 60, "%s says why" % host.name)
+        before = mesh.job(job, *mesh.hosts)
+        after = mesh.until(lambda: (now := mesh.job(job, *mesh.hosts))["steps"] > before["steps"] + 3 and now, 60, "steps after it")
+        assert after["state"] == "RUNNING" and after["epoch"] == before["epoch"]
+        assert after["pending"].startswith(reason), after
+        assert sum(host.name == "gamma" for host, *_ in mesh.workers(job).values()) == 0
+        mesh.shoal("job", "stop", job, "--node", mesh.hosts[0].url)

@@ -353,6 +353,36 @@ static void test_parts_beyond_the_bound_wait(void **state)
     assert_int_equal(given, s.view.job_count < SHOAL_ALLOCATE_PARTS_MAX ? s.view.job_count : SHOAL_ALLOCATE_PARTS_MAX);
 }
 
+/* ---- Hosts that will not do for one job ---- */
+
+static const struct shoal_node_id names[HOSTS] = { { { 1 } }, { { 8 } }, { { 15 } }, { { 22 } }, { { 29 } } }; /* as random_scene() has them */
+
+static void test_a_host_that_will_not_do_goes_to_others(void **state)
+{
+    static struct scene s;
+    char text[256];
+
+    (void)state;
+    memset(&s, 0, sizeof(s));
+    wire(&s);
+    for (uint32_t h = 0; h < 3; h++)
+        add_host(&s, names[h].bytes[0], SHOAL_JOB_DEVICE_CPU, 2);
+    add_job(&s, 1, 1, true, 1, 6);
+    add_job(&s, 0, 2, true, 1, 6);
+    s.jobs[0].unfit = &names[1];
+    s.jobs[0].unfit_count = 1;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+    assert_int_equal(s.grants[0].count, 4);
+    assert_int_equal(s.grants[1].count, 2);
+    assert_int_equal(s.after[2], 1);
+    assert_int_equal(s.after[3], 1);
+    s.jobs[0].min = 5;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+    assert_int_equal(s.grants[0].why, SHOAL_ALLOCATE_TOO_LARGE);
+    shoal_allocate_explain(&s.view, &s.out, 0, text, sizeof(text));
+    assert_non_null(strstr(text, "needs 5 slots, but the hosts that can run it have 4"));
+}
+
 /* ---- Random views ---- */
 
 static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each,
@@ -397,6 +427,12 @@ static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t host
             s->slots[i] = (int32_t)shoal_rand_below(rand, jobs + 1) - 1;
         else if (shoal_rand_below(rand, 10) == 0)
             s->slots[i] = SHOAL_ALLOCATE_OTHER;
+    for (uint32_t j = 0; j < jobs; j++) {
+        if (shoal_rand_below(rand, 3) != 0)
+            continue;
+        s->jobs[j].unfit = &names[shoal_rand_below(rand, HOSTS - 1)];
+        s->jobs[j].unfit_count = 1 + (uint32_t)shoal_rand_below(rand, 2);
+    }
 }
 
 static uint32_t host_of(const struct scene *s, uint32_t slot)
@@ -417,6 +453,14 @@ static bool takes_device(const struct shoal_allocate_job *j, const struct shoal_
     return !shared && (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device);
 }
 
+static bool is_unfit(const struct shoal_allocate_job *j, const struct shoal_allocate_host *host)
+{
+    for (uint32_t i = 0; i < j->unfit_count; i++)
+        if (shoal_node_id_equal(j->unfit[i], host->id))
+            return true;
+    return false;
+}
+
 static bool fits(const struct scene *s, uint32_t job, uint32_t slot)
 {
     const struct shoal_allocate_host *host = &s->hosts[host_of(s, slot)];
@@ -425,7 +469,7 @@ static bool fits(const struct scene *s, uint32_t job, uint32_t slot)
     return host->usable && s->slots[slot] != SHOAL_ALLOCATE_OTHER &&
            takes_device(j, host) &&
            (j->class_hash == 0 || host->class_hash == 0 || j->class_hash == host->class_hash) &&
-           (host->serves == 0 || (host->serves & j->needs) == j->needs);
+           (host->serves == 0 || (host->serves & j->needs) == j->needs) && !is_unfit(j, host);
 }
 
 static uint32_t held_by(const struct scene *s, uint32_t job)
@@ -810,6 +854,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_service_fills_the_card_of_its_pack_before_another),
         cmocka_unit_test(test_parts_beyond_the_bound_wait),
+        cmocka_unit_test(test_a_host_that_will_not_do_goes_to_others),
         cmocka_unit_test(test_table),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),
         cmocka_unit_test(test_services),    cmocka_unit_test(test_services_first),
         cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint), cmocka_unit_test(test_order),

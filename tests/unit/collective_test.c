@@ -314,7 +314,7 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
         fill_text(rand, m->stop.text, sizeof(m->stop.text));
         return;
     case SHOAL_WORKER_FAILED:
-        m->failed.user_code = true;
+        m->failed.user_code = m->failed.unfit = true;
         fill_text(rand, m->failed.text, sizeof(m->failed.text));
         return;
     case SHOAL_WORKER_SNAPSHOT: fill_text(rand, m->snapshot.path, sizeof(m->snapshot.path)); return;

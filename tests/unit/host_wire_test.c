@@ -90,6 +90,10 @@ static void fill(uint8_t kind)
         out.u.broken.epoch.e = 4;
         out.u.broken.ranks = 1ull << 63 | 2;
         break;
+    case SHOAL_HOST_UNFIT:
+        out.u.unfit.worker_id = 3;
+        memcpy(out.u.unfit.text, "another Python", 15);
+        break;
     case SHOAL_HOST_ORDER: out.u.order.order = SHOAL_ORDER_KILL; break;
     case SHOAL_HOST_PROGRESS:
     case SHOAL_HOST_MARK: out.u.progress.loss_micro = -5; break;
@@ -194,6 +198,7 @@ static void test_routing(void **state)
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_OFFER));
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_UNKNOWN));
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_BROKEN));
+    assert_false(shoal_host_kind_to_host(SHOAL_HOST_UNFIT));
 }
 
 int main(void)

@@ -506,11 +506,17 @@ static void test_summary(void **state)
     memset(s.app_name, 'a', sizeof(s.app_name) - 1);
     memset(s.pending, 'p', sizeof(s.pending) - 1);
     s.hosts[3].slots = 5;
+    s.unfit_count = 2;
+    s.unfit[1].bytes[0] = 7;
+    s.host_count = 4;
     assert_int_equal(shoal_job_summary_encode(&s, bytes, sizeof(bytes), &len), SHOAL_OK);
     assert_true(len <= SHOAL_RECORD_PAYLOAD_MAX);
     assert_int_equal(shoal_job_summary_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
     assert_memory_equal(&back.hosts[3], &s.hosts[3], sizeof(s.hosts[3]));
     assert_int_equal(back.loss_micro, -3);
+    assert_int_equal(back.unfit_count, 2);
+    assert_memory_equal(back.unfit, s.unfit, sizeof(s.unfit));
+    s.host_count = SHOAL_SUMMARY_HOSTS_MAX;
     expect_prefixes_refused(shoal_view_of(bytes, len), decode_summary);
     s.state = SHOAL_JOB_RUNNING;
     s.elastic = s.has_metrics = true;
@@ -526,10 +532,12 @@ static void test_summary(void **state)
     assert_int_equal(shoal_job_summary_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
     if (back.host_count < 7 || back.hosts[back.host_count - 1].slots != UINT64_MAX || back.held != UINT32_MAX)
         fail_msg("of twelve hosts %u are told", back.host_count);
+    assert_int_equal(back.unfit_count, 0);
     s.pending[20] = s.creator[10] = s.framework[12] = s.app_name[30] = '\0'; /* an ordinary job tells them all */
     assert_int_equal(shoal_job_summary_encode(&s, bytes, sizeof(bytes), &len), SHOAL_OK);
     assert_int_equal(shoal_job_summary_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
     assert_int_equal(back.host_count, SHOAL_SUMMARY_HOSTS_MAX);
+    assert_int_equal(back.unfit_count, 2);
 }
 
 static void test_spec_check(void **state)
@@ -766,7 +774,7 @@ static void test_names_are_stable(void **state)
     names_of(shoal_view_of(bytes, len), names, sizeof(names));
     assert_string_equal(names,
                         "app by cls cn cr de dev e el fw gm gp held hosts id k ld loss max met min ms pend rate st step sv t0 "
-                        "t1 t2 td term tf tk tn vn wmax wmin ");
+                        "t1 t2 td term tf tk tn unfit vn wmax wmin ");
 }
 
 int main(void)

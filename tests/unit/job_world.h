@@ -26,6 +26,7 @@
 #define W_QUEUE 8192
 #define W_V 6
 #define W_TASKS 2000
+#define W_UNFIT "the driver has python 3.11, this host has 3.12"
 
 enum w_kind {
     W_MESSAGE,
@@ -134,6 +135,7 @@ struct world {
     bool target_set;
     uint64_t slot_banned; /* bit host * 8 + slot: not in the target */
     uint64_t other_class; /* bit host: its engines are of another numeric class */
+    uint64_t unfit;       /* bit host: its engines cannot load what the driver has made */
     /* The things that may go wrong. */
     uint32_t lose_pct, repeat_pct;
     uint64_t delay_ns;  /* up to */
@@ -1095,10 +1097,12 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         }
         return;
     case W_READY:
-        if (worker->call == w->fails_call) {
+        if (worker->call == w->fails_call || (w->unfit >> worker->host & 1) != 0) {
             m.kind = SHOAL_WORKER_FAILED;
-            m.failed.user_code = true;
-            (void)snprintf(m.failed.text, sizeof(m.failed.text), "KeyError: row (main.py, line 7)");
+            m.failed.unfit = (w->unfit >> worker->host & 1) != 0;
+            m.failed.user_code = !m.failed.unfit;
+            (void)snprintf(m.failed.text, sizeof(m.failed.text), "%s",
+                           m.failed.unfit ? W_UNFIT : "KeyError: row (main.py, line 7)");
             w_say(w, worker, &m);
             w_exit(w, worker, 1, false);
             return;

@@ -1,4 +1,5 @@
-/* Engines of two numeric classes: their sums differ in the last bits, so that they never train together (PROTOCOLS 11). */
+/* Hosts that take no part in a job: engines of another numeric class, whose sums differ in the last bits (PROTOCOLS 11), and those
+ * that cannot load what the driver has made (decision 0077). */
 #include "job_world.h"
 
 #include <setjmp.h>
@@ -53,10 +54,93 @@ static void test_two_classes_never_train_together(void **state)
     }
 }
 
+static uint32_t engines_started_on(uint32_t host)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        count += w.workers[i].role == SHOAL_JOB_ENGINE && w.workers[i].host == host;
+    return count;
+}
+
+static void assert_why_names(uint32_t host)
+{
+    struct shoal_job_facts facts;
+    char text[2048], name[33];
+
+    shoal_hex_text(w_node(host).bytes, sizeof(w_node(host).bytes), name);
+    shoal_lead_why(w.lead, text, sizeof(text));
+    if (strstr(text, name) == NULL || strstr(text, W_UNFIT) == NULL)
+        W_FAIL(&w, "why says nothing of host %u: %s", host, text);
+    shoal_lead_facts(w.lead, &facts);
+    assert_non_null(strstr(facts.pending, W_UNFIT));
+}
+
+/* Also the leader's own, which has the driver. */
+static void test_a_job_goes_on_without_a_host_that_cannot_take_part(void **state)
+{
+    (void)state;
+    for (uint32_t host = 0; host < W_HOSTS; host++) {
+        w_init(&w, 620 + host, true, 1, W_HOSTS * W_SLOTS);
+        w.steps = 2000;
+        w.unfit = 1u << host;
+        w_new_lead(&w, 0);
+        w_run_to_step(&w, 1, 500, 60 * SHOAL_S);
+        assert_int_equal(w.job->state, SHOAL_JOB_RUNNING);
+        assert_int_equal(w.job->epoch->member_count, W_V);
+        assert_why_names(host);
+        w_run_to_end(&w, 120 * SHOAL_S);
+        assert_int_equal(w.job->state, SHOAL_JOB_FINISHED);
+        if (engines_started_on(host) > W_SLOTS)
+            W_FAIL(&w, "host %u was tried %u times", host, engines_started_on(host));
+        w_deinit(&w);
+    }
+}
+
+static void test_a_host_that_comes_later_and_cannot_take_part_ends_nothing(void **state)
+{
+    (void)state;
+    w_init(&w, 630, true, 1, W_V);
+    w.steps = 3000;
+    w.unfit = 4;
+    w.slot_banned = 0xff0c0cull;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 60, 60 * SHOAL_S);
+    w.slot_banned = 0x0c0cull;
+    w_target(&w);
+    w_run_for(&w, 2 * SHOAL_S);
+    assert_int_equal(w.job->state, SHOAL_JOB_RUNNING);
+    assert_int_equal(w.job->epoch->member_count, 4);
+    assert_why_names(2);
+    w_run_to_end(&w, 200 * SHOAL_S);
+    assert_int_equal(w.job->state, SHOAL_JOB_FINISHED);
+    assert_true(engines_started_on(2) > 0 && engines_started_on(2) <= W_SLOTS);
+    w_deinit(&w);
+}
+
+static void test_where_no_host_can_take_part_the_job_waits_and_says_why(void **state)
+{
+    (void)state;
+    w_init(&w, 640, true, 2, 4);
+    w.unfit = (1u << W_HOSTS) - 1;
+    w_new_lead(&w, 0);
+    w_run_for(&w, 120 * SHOAL_S);
+    assert_int_equal(w.job->state, SHOAL_JOB_RUNNING);
+    assert_true(w.worker_count <= W_HOSTS * W_SLOTS + 1);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), 0);
+    for (uint32_t host = 0; host < W_HOSTS; host++)
+        if (engines_started_on(host) > 0)
+            assert_why_names(host);
+    w_deinit(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_classes_never_train_together),
+        cmocka_unit_test(test_a_job_goes_on_without_a_host_that_cannot_take_part),
+        cmocka_unit_test(test_a_host_that_comes_later_and_cannot_take_part_ends_nothing),
+        cmocka_unit_test(test_where_no_host_can_take_part_the_job_waits_and_says_why),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -914,6 +914,24 @@ static void test_a_member_that_leaves_closes_the_epoch(void **state)
     teardown();
 }
 
+/* Why no engine can run here is told before the engine's report, which is no failure of the user's code. */
+static void test_why_no_engine_can_run_here_is_told(void **state)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_FAILED };
+    static const char why[] = "the driver has python 3.11, this host has 3.12";
+
+    (void)state;
+    setup();
+    enter_epoch_3();
+    m.failed = (struct shoal_worker_failed){ .unfit = true };
+    memcpy(m.failed.text, why, sizeof(why));
+    say_as(11, &m);
+    assert_true(sent_to(SHOAL_HOST_UNFIT, leader) && in.u.unfit.worker_id == 11);
+    assert_string_equal(in.u.unfit.text, why);
+    assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.failed && !in.u.worker.user_code);
+    teardown();
+}
+
 /* The broken links are told, as long as the CLOSED is. */
 static void test_broken_links_are_told(void **state)
 {
@@ -1344,6 +1362,7 @@ int main(void)
         cmocka_unit_test(test_progress_is_told_at_the_first_step_of_an_epoch),
         cmocka_unit_test(test_a_death_closes_the_epoch),
         cmocka_unit_test(test_broken_links_are_told),
+        cmocka_unit_test(test_why_no_engine_can_run_here_is_told),
         cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_restart_without_a_table),

@@ -20,6 +20,10 @@ PARTS = ("model", "optimizer", "loss", "datasets", "metrics", "callbacks", "work
          "fn_args", "collate")
 
 
+class Unfit(RuntimeError):
+    """No engine of the job can run on this host, and on others it may: the text says why."""
+
+
 def python_version():
     return "%d.%d" % sys.version_info[:2]
 
@@ -185,12 +189,12 @@ def check_header(header):
         framework, backend = ("torch", torch.__version__), "pytorch"
     for name, here in (("python", python_version()), framework, ("backend", backend)):
         if header.get(name) != here:
-            raise RuntimeError("the driver has %s %s, this host has %s: the job needs hosts with the driver's version"
-                               % (name, header.get(name), here))
+            raise Unfit("the driver has %s %s, this host has %s: the job needs hosts with the driver's version"
+                        % (name, header.get(name), here))
 
 
 def read(path):
-    """(header, parts) of a bundle file. ValueError if it is damaged, RuntimeError if made by other versions."""
+    """(header, parts) of a bundle file. ValueError if it is damaged, Unfit if made by other versions."""
     import cloudpickle
     from pyedt import _travel
 

@@ -13,6 +13,7 @@ TIMEOUT, CALL, ENTERED, WRITE_FINAL, RELEASED, STOPPED, TRAIN_STATE, TRAIN_RECOR
 KEEP, LOAD, TAKE = range(3)
 (LOADING, READY, ENTERING, COMPUTING, REDUCING, APPLYING, VALIDATING, CALLBACK, DONE) = range(9)
 WAITING, RUNNING, FINISHED, FAILED = range(4)
+FAILED_WORKER, FAILED_USER_CODE, FAILED_HOST = range(3)  # enum shoal_comm_failure
 
 PARTS_MAX = 128  # SHOAL_RANKS_MAX
 ERR_NOT_FOUND, ERR_RANK_LOST = 5, 13
@@ -274,8 +275,8 @@ class Communicator:
     def files_written(self, final_step):
         self._check(self._lib.shoal_comm_files_written(self._comm, final_step), "reporting the files")
 
-    def failed(self, user_code, text):
-        self._lib.shoal_comm_failed(self._comm, int(user_code), text.encode("utf-8", "replace")[:4000])
+    def failed(self, failure, text):
+        self._lib.shoal_comm_failed(self._comm, failure, text.encode("utf-8", "replace")[:4000])
 
     def snapshot(self, step, path):
         self._check(self._lib.shoal_comm_snapshot(self._comm, step, os.fsencode(path)), "reporting a snapshot")

@@ -156,11 +156,14 @@ def run_call(comm, call, job_seed, path):
     return entry
 
 
-def is_user_code(error):
-    """Whether another worker would fail alike."""
+def failure(error):
+    """Which other worker would fail alike: none, one on this host, each one."""
+    from pyedt._bundle import Unfit
     from pyedt._loader import LoaderLost
 
-    return not isinstance(error, (_comm.CommError, LoaderLost, MemoryError))
+    if isinstance(error, Unfit):
+        return _comm.FAILED_HOST
+    return _comm.FAILED_WORKER if isinstance(error, (_comm.CommError, LoaderLost, MemoryError)) else _comm.FAILED_USER_CODE
 
 
 def is_users(path):
@@ -184,6 +187,10 @@ def graphs_cause(text):
 def failure_text(error):
     """One line, the cause first, then the innermost line of the user's: what `shoal why` shows. The whole trace is in the
     engine's stderr."""
+    from pyedt._bundle import Unfit
+
+    if isinstance(error, Unfit):
+        return str(error)[:TEXT_CHARACTERS]  # it is about the host, and no line of the user's is the cause
     last = traceback.format_exception_only(type(error), error)[-1].strip()
     places = [(frame.filename, frame.lineno, frame.name, frame.line or "")
               for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
@@ -215,7 +222,7 @@ def main():
     except (Exception, SystemExit) as error:  # sys.exit() in a user's function is a failure, too
         traceback.print_exc()
         sys.stderr.flush()
-        comm.failed(is_user_code(error), failure_text(error))
+        comm.failed(failure(error), failure_text(error))
         return 1
     finally:
         sys.stdout.flush()

@@ -8,12 +8,12 @@ import pytest
 import torch
 from jobs import make_header, make_parts
 
-from pyedt import _bundle
+from pyedt import _bundle, _comm, _engine
 
 SCRIPT = """
 import socket, sys
 import torch
-from pyedt import _bundle
+from pyedt import _bundle, _comm, _engine
 guard = socket.socket()
 def inner():
     return guard
@@ -79,8 +79,15 @@ def test_identities_hold_over_the_trip(tmp_path):
 @pytest.mark.parametrize("name,value", [("python", "3.1"), ("torch", "1.0"), ("backend", "keras")])
 def test_another_version_is_refused_before_anything_is_unpickled(tmp_path, name, value):
     path = write(tmp_path, make_parts(), **{name: value})
-    with pytest.raises(RuntimeError, match="the driver has %s %s" % (name, value)):
+    with pytest.raises(_bundle.Unfit, match="the driver has %s %s" % (name, value)) as refused:
         _bundle.read(path)
+    assert _engine.failure(refused.value) == _comm.FAILED_HOST
+
+
+def test_what_fails_alike_everywhere_is_the_users(tmp_path):
+    for error, failure in ((KeyError("row"), _comm.FAILED_USER_CODE), (_comm.CommError("lost"), _comm.FAILED_WORKER),
+                           (MemoryError(), _comm.FAILED_WORKER)):
+        assert _engine.failure(error) == failure
 
 
 def test_every_prefix_of_a_bundle_is_refused(tmp_path):
@@ -104,7 +111,7 @@ import sys
 sys.path.insert(0, "{folder}")
 import torch, helper
 from torch import nn
-from pyedt import _bundle
+from pyedt import _bundle, _comm, _engine
 SCALE = 3.0
 class Net(nn.Module):
     def __init__(self):
@@ -121,7 +128,7 @@ _bundle.write("{path}", header, _bundle.dumps(dict(model=model, optimizer=torch.
 RECEIVED = """
 import sys
 sys.path.insert(0, "{folder}")
-from pyedt import _bundle
+from pyedt import _bundle, _comm, _engine
 _, parts = _bundle.read("{path}")
 print(parts["datasets"]()[0], type(parts["model"]).__name__, "helper" in sys.modules)
 """

@@ -1,0 +1,77 @@
+/* Hosts that take no part in a job, since no engine of it can run there: they have another version of Python or of the
+ * framework than the driver, or are of another numeric class than the call's (decision 0077).
+ *
+ *     an engine there --UNFIT, why--> the host is left out --> the allocation yields slots elsewhere (shoal/allocate.h)
+ *
+ * U1. A host that is left out is asked for no slot, and its engines' ends are no failures of the job.
+ * U2. It is left out as long as this leader is in office. The next leader tries it once more: so there is no loop. */
+#include "shoal/job_entry.h"
+#include "sched/job/job_wire.h"
+#include "lead_state.h"
+
+#include "shoal/banned.h"
+
+#define NAMED_MAX 4u /* hosts that `why` names beside the last one */
+
+bool lead_is_unfit(const struct shoal_lead *lead, struct shoal_node_id node)
+{
+    SHOAL_ASSERT(lead->unfit_count <= LEAD_HOSTS_MAX);
+    for (uint32_t i = 0; i < lead->unfit_count; i++)
+        if (shoal_node_id_equal(lead->unfit[i], node))
+            return true;
+    return false;
+}
+
+void lead_leave_out(struct shoal_lead *lead, struct shoal_node_id node, const char *why)
+{
+    char name[SHOAL_NODE_ID_TEXT_BYTES];
+
+    SHOAL_ASSERT(lead->unfit != NULL); /* elastic jobs only */
+    if (lead_is_unfit(lead, node))
+        return;
+    if (lead->unfit_count == LEAD_HOSTS_MAX) {
+        lead_fail(lead, -1, "no engine of it can run on %u hosts; on the last one: %s", lead->unfit_count, why);
+        return;
+    }
+    lead->unfit[lead->unfit_count++] = node;
+    shoal_hex_text(node.bytes, sizeof(node.bytes), name);
+    (void)snprintf(lead->unfit_why, sizeof(lead->unfit_why), "host %s takes no part: %s", name, why);
+}
+
+void lead_on_unfit(struct lead_step *s, const struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct lworker *w = lead_worker(lead, lead->scratch->in.u.unfit.worker_id);
+
+    SHOAL_ASSERT(lead->scratch->in.kind == SHOAL_HOST_UNFIT);
+    if (w == NULL || w->place.role != SHOAL_JOB_ENGINE || !shoal_node_id_equal(w->place.node, host->node)) {
+        lead->stats.stale++;
+        return;
+    }
+    lead_leave_out(lead, host->node, lead->scratch->in.u.unfit.text);
+}
+
+void lead_unfit_others(const struct shoal_lead *lead, char *text, size_t cap)
+{
+    const uint32_t others = lead->unfit_count > 0 ? lead->unfit_count - 1 : 0;
+    size_t used = 0;
+
+    SHOAL_ASSERT(cap > 0);
+    text[0] = '\0';
+    for (uint32_t i = 0; i < others && i < NAMED_MAX; i++) {
+        char name[SHOAL_NODE_ID_TEXT_BYTES];
+
+        shoal_hex_text(lead->unfit[i].bytes, sizeof(lead->unfit[i].bytes), name);
+        (void)snprintf(text + used, cap - used, "%shost %s", i == 0 ? "nor do " : ", ", name);
+        used += strlen(text + used);
+    }
+    if (others > NAMED_MAX)
+        (void)snprintf(text + used, cap - used, " and %u more", others - NAMED_MAX);
+}
+
+const struct shoal_node_id *shoal_lead_unfit(const struct shoal_lead *lead, uint32_t *count)
+{
+    SHOAL_ASSERT(lead->unfit != NULL || lead->unfit_count == 0);
+    *count = lead->unfit_count;
+    return lead->unfit;
+}
