@@ -13,7 +13,9 @@
  *      first; also what is held in step 2, since it is given back when it is enough. So what a service asks for comes out
  *      of what elastic jobs have above their minima, and nothing else (decision 0033).
  * Places: a job keeps what it holds as far as its count goes, then takes slots on hosts where it is already, then on
- * the hosts with the most free slots, ties by rendezvous of job and host.
+ * the hosts with the most free slots, ties by rendezvous of job and host. A service is spread: it goes where it has the fewest,
+ * and gives back where it has the most, so that a host's death takes few of its replicas; but those that share cards fill one
+ * card before the next (decision 0065).
  *
  * A1. The order of hosts and jobs in the view does not matter.
  * A2. f(apply(f(v))) = f(v): what it yields, once done, yields itself.

@@ -54,6 +54,30 @@ static bool counts(const struct shoal_allocate *work, const struct job_work *jw,
     return pool >= 0 && (work->family_mask[jw->family] >> pool & 1) != 0;
 }
 
+/* Services, so that a host's death takes few replicas; but those that share cards fill one before the next (decision 0065). */
+static bool spreads(const struct shoal_allocate_job *job) { return job->service && job->device != SHOAL_ALLOCATE_SHARE; }
+
+/* One where it has the most, again and again. */
+static void give_back_spread(struct shoal_allocate *work, uint32_t j, uint32_t left)
+{
+    const struct job_work *jw = &work->jobs[j];
+    const uint32_t *held = &work->held_slots[jw->first_slot];
+
+    SHOAL_ASSERT(left <= jw->held);
+    SHOAL_ASSERT(spreads(&work->view->jobs[j]));
+    for (uint32_t most = SHOAL_SLOTS_MAX; left > 0 && most > 0; most--) {
+        for (uint32_t i = jw->slots; i > 0 && left > 0; i--) {
+            struct host_work *host = &work->hosts[work->slot_host[held[i - 1]]];
+
+            if (!counts(work, jw, held[i - 1]) || host->held != most || work->out->slots[held[i - 1]] != (int32_t)j)
+                continue;
+            work->out->slots[held[i - 1]] = SHOAL_ALLOCATE_FREE;
+            host->held--;
+            left--;
+        }
+    }
+}
+
 /* Those on the hosts where it has the fewest. */
 static void give_back_packed(struct shoal_allocate *work, uint32_t j, uint32_t left)
 {
@@ -87,7 +111,10 @@ static void give_back(struct shoal_allocate *work, uint32_t j)
         work->hosts[work->slot_host[held[i]]].held += counts(work, jw, held[i]);
     memset(jw->pool_kept, 0, sizeof(jw->pool_kept));
     jw->kept = 0;
-    give_back_packed(work, j, left);
+    if (spreads(&work->view->jobs[j]))
+        give_back_spread(work, j, left);
+    else
+        give_back_packed(work, j, left);
     for (uint32_t i = 0; i < jw->slots; i++) {
         struct host_work *host = &work->hosts[work->slot_host[held[i]]];
 
@@ -207,7 +234,7 @@ static void follow_chains(struct shoal_allocate *work)
     }
 }
 
-/* Host x is better for job j than host y: where it is already, then where most
+/* Host x is better for job j than host y: where it is already (or, if it is spread, where the fewest of it are), then where most
  * is free now, then where most becomes free, then by rendezvous. */
 static bool is_better(const struct shoal_allocate *work, uint32_t j, uint32_t x, uint32_t y)
 {
@@ -218,7 +245,7 @@ static bool is_better(const struct shoal_allocate *work, uint32_t j, uint32_t x,
 
     SHOAL_ASSERT(x != y && x < v->host_count && y < v->host_count);
     if (a->held != b->held)
-        return a->held > b->held;
+        return spreads(&v->jobs[j]) ? a->held < b->held : a->held > b->held;
     if (a->free != b->free)
         return a->free > b->free;
     if (a->vacant != b->vacant)
@@ -267,6 +294,48 @@ static void take_slot(struct shoal_allocate *work, uint32_t h, uint32_t j)
     work->out->slots[taken] = (int32_t)j;
 }
 
+/* The pools of its device that a new slot of job j, for which the flow has a unit in pool p, may come from as well. */
+static uint32_t like_pool(const struct shoal_allocate *work, uint32_t j, uint32_t p)
+{
+    const uint32_t g = work->jobs[j].family;
+    uint32_t pools = 1u << p;
+
+    SHOAL_ASSERT(work->flow[g][p] > 0);
+    SHOAL_ASSERT((work->family_mask[g] >> p & 1) != 0); /* the flow is in pools that the family admits */
+    for (uint32_t q = 0; q < work->pool_count; q++)
+        if ((work->family_mask[g] >> q & 1) != 0 && work->pools[q].device == work->pools[p].device &&
+            (work->flow[g][q] > 0 || work->pools[q].used < work->pools[q].size))
+            pools |= 1u << q;
+    return pools;
+}
+
+/* One slot at a time, each on the host that is best then; where that is of another pool, the unit moves there. */
+static void place_spread(struct shoal_allocate *work, uint32_t j, uint32_t need)
+{
+    uint32_t *flow = work->flow[work->jobs[j].family];
+
+    SHOAL_ASSERT(spreads(&work->view->jobs[j]));
+    for (uint32_t p = 0; p < work->pool_count; p++) {
+        while (need > 0 && flow[p] > 0) {
+            uint32_t h = best_host(work, j, like_pool(work, j, p));
+            struct pool *to;
+
+            SHOAL_ASSERT(h != UINT32_MAX); /* the flow is feasible */
+            to = &work->pools[work->hosts[h].pool];
+            if (flow[work->hosts[h].pool] > 0) {
+                flow[work->hosts[h].pool]--;
+            } else {
+                flow[p]--;
+                work->pools[p].used--;
+                to->used++;
+            }
+            take_slot(work, h, j);
+            need--;
+        }
+    }
+    SHOAL_ASSERT(need == 0);
+}
+
 static void place_job(struct shoal_allocate *work, uint32_t j)
 {
     const struct shoal_allocate_input *v = work->view;
@@ -281,6 +350,10 @@ static void place_job(struct shoal_allocate *work, uint32_t j)
     for (uint32_t i = 0; i < jw->slots; i++)
         work->hosts[work->slot_host[work->held_slots[jw->first_slot + i]]].held +=
             work->out->slots[work->held_slots[jw->first_slot + i]] == (int32_t)j;
+    if (spreads(&v->jobs[j])) {
+        place_spread(work, j, need);
+        return;
+    }
     for (uint32_t p = 0; p < work->pool_count; p++) {
         uint32_t gang = v->jobs[j].elastic ? 0 : jw->pin[p] - jw->pool_kept[p];
         uint32_t *left = v->jobs[j].elastic ? &work->flow[jw->family][p] : &gang;

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -383,6 +384,67 @@ static void test_a_host_that_will_not_do_goes_to_others(void **state)
     assert_non_null(strstr(text, "needs 5 slots, but the hosts that can run it have 4"));
 }
 
+/* ---- Replicas on many hosts ---- */
+
+struct spread_row {
+    const char *name;
+    uint32_t hosts[4];   /* slots of each */
+    uint32_t serves[4];
+    uint32_t held[4];    /* by the service */
+    uint32_t taken[4];   /* by others */
+    uint32_t wanted;
+    uint32_t want[4];    /* slots on each; of hosts that are alike the most first */
+};
+
+static const struct spread_row spread_rows[] = {
+    { "two replicas go to two hosts", { 4, 4, 4, 4 }, { 0 }, { 0 }, { 0 }, 2, { 1, 1, 0, 0 } },
+    { "four go to four", { 4, 4, 4, 4 }, { 0 }, { 0 }, { 0 }, 4, { 1, 1, 1, 1 } },
+    { "a death takes two of six at most", { 4, 4, 4, 4 }, { 0 }, { 0 }, { 0 }, 6, { 2, 2, 1, 1 } },
+    { "more slots draw no more of them", { 2, 2, 2, 8 }, { 0 }, { 0 }, { 0 }, 4, { 1, 1, 1, 1 } },
+    { "the second goes where the first is not", { 4, 2, 0, 0 }, { 0 }, { 1 }, { 0, 1 }, 2, { 1, 1, 0, 0 } },
+    { "two where no other host has room", { 4, 2, 0, 0 }, { 0 }, { 0 }, { 0, 2 }, 2, { 2, 0, 0, 0 } },
+    { "what is held stays", { 4, 4, 0, 0 }, { 0 }, { 2 }, { 0 }, 2, { 2, 0, 0, 0 } },
+    { "where most are, one goes first", { 4, 4, 4, 0 }, { 0 }, { 3, 2, 1 }, { 0 }, 3, { 1, 1, 1, 0 } },
+    { "hosts with other frameworks count as well", { 4, 4, 0, 0 }, { SHOAL_SERVES_TORCH, SHOAL_SERVES_ALL }, { 0 }, { 0 }, 2, { 1, 1, 0, 0 } },
+};
+
+static int falling(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+
+    return *x < *y ? 1 : -(*x > *y);
+}
+
+static void test_replicas_are_spread(void **state)
+{
+    static struct scene s;
+
+    (void)state;
+    for (size_t r = 0; r < sizeof(spread_rows) / sizeof(spread_rows[0]); r++) {
+        const struct spread_row *row = &spread_rows[r];
+        uint32_t got[4] = { 0 };
+
+        memset(&s, 0, sizeof(s));
+        wire(&s);
+        add_job(&s, 0, 1, true, 1, row->wanted);
+        s.jobs[0].service = true;
+        for (uint32_t h = 0; h < 4 && row->hosts[h] > 0; h++) {
+            add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, row->hosts[h]);
+            s.hosts[h].serves = row->serves[h];
+            for (uint32_t i = 0; i < row->held[h] + row->taken[h]; i++)
+                s.slots[s.hosts[h].first_slot + i] = i < row->held[h] ? 0 : SHOAL_ALLOCATE_OTHER;
+        }
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        for (uint32_t h = 0; h < s.view.host_count; h++)
+            for (uint32_t i = 0; i < s.hosts[h].slot_count; i++)
+                got[h] += s.after[s.hosts[h].first_slot + i] == 0;
+        qsort(got, 4, sizeof(got[0]), falling);
+        for (uint32_t h = 0; h < 4; h++)
+            if (got[h] != row->want[h])
+                fail_msg("%s: it has %u, %u, %u, %u", row->name, got[0], got[1], got[2], got[3]);
+    }
+}
+
 /* ---- Random views ---- */
 
 static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each,
@@ -656,6 +718,29 @@ static void test_brute_force(void **state)
     }
 }
 
+/* A replica that is new is not beside others while a host like that one, with fewer of them, has a slot that nobody takes. */
+static void check_spread(const struct scene *s, uint32_t j, uint64_t seed)
+{
+    uint32_t on[HOSTS] = { 0 };
+
+    for (uint32_t i = 0; i < s->view.slot_count; i++)
+        on[host_of(s, i)] += s->after[i] == (int32_t)j;
+    for (uint32_t i = 0; i < s->view.slot_count; i++) {
+        const uint32_t h = host_of(s, i);
+
+        if (s->after[i] != (int32_t)j || s->slots[i] == (int32_t)j)
+            continue;
+        for (uint32_t k = 0; k < s->view.slot_count; k++) {
+            const uint32_t q = host_of(s, k);
+
+            if (s->after[k] == SHOAL_ALLOCATE_FREE && s->slots[k] == SHOAL_ALLOCATE_FREE && fits(s, j, k) &&
+                s->hosts[q].device == s->hosts[h].device && on[q] + 1 < on[h])
+                fail_msg("seed %llu: service %u has %u on host %u and %u on host %u", (unsigned long long)seed, j, on[h], h,
+                         on[q], q);
+        }
+    }
+}
+
 /* Slots that a service may want beyond its own, elastic jobs have only as far as nothing can be moved to give it to the
  * service; and whoever trains keeps its minimum. */
 static void test_services_first(void **state)
@@ -676,6 +761,8 @@ static void test_services_first(void **state)
         for (uint32_t j = 0; j < s.view.job_count; j++) {
             counts[j] = s.grants[j].count;
             in[j] = counts[j] > 0;
+            if (s.jobs[j].service && s.jobs[j].device != SHOAL_ALLOCATE_SHARE)
+                check_spread(&s, j, seed);
             if (!s.jobs[j].service && s.jobs[j].max > 0 && held_by(&s, j) >= s.jobs[j].min && counts[j] < s.jobs[j].min)
                 fail_msg("seed %llu: job %u lost its minimum", (unsigned long long)seed, j);
         }
@@ -855,6 +942,7 @@ int main(void)
         cmocka_unit_test(test_a_service_fills_the_card_of_its_pack_before_another),
         cmocka_unit_test(test_parts_beyond_the_bound_wait),
         cmocka_unit_test(test_a_host_that_will_not_do_goes_to_others),
+        cmocka_unit_test(test_replicas_are_spread),
         cmocka_unit_test(test_table),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),
         cmocka_unit_test(test_services),    cmocka_unit_test(test_services_first),
         cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint), cmocka_unit_test(test_order),
