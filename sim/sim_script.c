@@ -994,6 +994,12 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     }
 }
 
+/* An agent that knows no users yet takes no request. */
+static bool takes_requests(const struct sim_host *host)
+{
+    return host->agent && shoal_sched_mesh(host->sched) != NULL;
+}
+
 void sim_ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_kind kind)
 {
     struct shoal_sched_request request = { .kind = kind };
@@ -1008,9 +1014,9 @@ void sim_ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_kin
     job->delete_asked = job->delete_asked || kind == SHOAL_SCHED_DELETE;
     if (kind == SHOAL_SCHED_DELETE && job->delete_asked_ns == 0)
         job->delete_asked_ns = sim->now_ns;
-    for (uint32_t i = 0; job->service && i < sim->host_count && !sim->hosts[at].agent; i++)
+    for (uint32_t i = 0; job->service && i < sim->host_count && !takes_requests(&sim->hosts[at]); i++)
         at = (at + 1) % sim->host_count; /* its own host may be lost for good */
-    if (!sim->hosts[at].agent)
+    if (!takes_requests(&sim->hosts[at]))
         return;
     job->stop_request = sim->request_count + 1;
     (void)sim_request(&sim->hosts[at], &request, index);
