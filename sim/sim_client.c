@@ -195,6 +195,16 @@ static void explain(struct sim *sim)
     }
 }
 
+/* R4 of sched_request.c: of a job that nobody has any more, "unknown" is said by who can ask the host that is named in its id,
+ * until that one is removed. Where it was lost for good, and took the only word of a deletion or a refusal along, 503 it is. */
+static bool founder_took_it_along(const struct sim *sim, const struct sim_request *request)
+{
+    const struct sim_job *job = &sim->jobs[request->job];
+
+    return request->err == SHOAL_ERR_UNREACHABLE && sim->hosts[job->from].destroyed &&
+           (job->delete_asked || !job->acknowledged);
+}
+
 bool sim_probe_done(struct sim *sim, char *why, size_t cap)
 {
     uint32_t slots = slots_of(sim);
@@ -203,7 +213,8 @@ bool sim_probe_done(struct sim *sim, char *why, size_t cap)
     for (uint64_t id = 1; id <= sim->request_count; id++) {
         const struct sim_request *request = &sim->requests[id];
 
-        if (request->probe && request->answered && request->err != SHOAL_OK && request->err != SHOAL_ERR_NOT_FOUND)
+        if (request->probe && request->answered && request->err != SHOAL_OK && request->err != SHOAL_ERR_NOT_FOUND &&
+            !founder_took_it_along(sim, request))
             sim_fail(sim, "all is healed, but h%u cannot say how job %u is: %s", request->host + 1, request->job + 1,
                      shoal_err_name(request->err)); /* L5 */
     }

@@ -192,7 +192,7 @@ static const char *why_unsure(const struct shoal_sched *s, struct shoal_job_id j
         *away = shoal_node_id_is_zero(*away) ? unheard : *away;
         return "hosts that may guard it have not been heard since this one started (remove those that are lost)";
     }
-    return shoal_node_id_is_zero(*away) ? NULL : "the host at which it was submitted is away";
+    return shoal_node_id_is_zero(*away) ? NULL : "the host at which it was submitted is away (remove it if it is lost)";
 }
 
 /* Soon it knows more; a deadline that comes first says 503. */
