@@ -117,6 +117,12 @@ class Stream:
         for job, since in list(self.waiting.items()):
             lines.append("%s waits since %.1f: %s" % (job, since, self.mesh.job(job)))
             lines += [host.name + ": " + self.mesh.shoal("why", job, "--node", host.url, check=False).stdout for host in self.hosts]
+        for host in self.hosts:
+            for what in ("leases", "groups"):
+                try:
+                    lines.append("%s, %s: %s" % (host.name, what, host.get("/v1/debug/" + what)))
+                except OSError as error:
+                    lines.append("%s, %s: %s" % (host.name, what, error))
         lines += ["%s, its log's end:\n%s" % (host.name, host.log.read_text(errors="replace")[-1500:]) for host in self.hosts]
         return "\n".join(lines)
 
