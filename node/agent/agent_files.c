@@ -1,13 +1,16 @@
 /* Work that waits for the disk, off the loop's thread, in order (shoal/disk.h).
  *
  *   agent_file_submit (loop) --> queue --> run (thread) --> done (loop)         ledger, blobs, what the agent needs to go on
- *   agent_tree_submit (loop) --> queue --> run (its own thread) --> done        files of result folders, and walks over them
+ *   agent_tree_submit (loop) --> small, or bulk --> run (its own thread) --> done    files of result folders, walks over them
+ *                                          ^-- again ---'
  *
  * A job may write files of any number and length: who reads, hashes and walks them has a thread of its own, so that no
  * ledger waits behind them.
  *
  * F1. A disk that answers nothing for a while delays what was submitted here, never the loop.
- * F2. The queue is bounded by count and bytes; what does not fit is refused and counted, and who asked tries again. */
+ * F2. The queue is bounded by count and bytes; what does not fit is refused and counted, and who asked tries again.
+ * F3. Of result folders, logs and small files go first, SMALL_IN_TURN of them for each one that is bulk. What is bulk runs for a
+ *     slice, and then behind all others that are bulk: no file of one job, however long it is, holds up another job's. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -16,9 +19,21 @@
 
 #include "shoal/banned.h"
 
+/* Small ones that may pass one that is bulk. */
+#define SMALL_IN_TURN 16u
+/* With the thread at a time: one that it runs, and the next one. */
+#define IN_HAND_MAX 2u
+
+struct line {
+    struct writer_job *first;
+    struct writer_job **end;
+};
+
 struct file_queue {
     struct writer *writer;
     struct writer *trees;
+    struct line small, bulk; /* for `trees` */
+    unsigned in_hand, small_in_turn;
     size_t count;
     uint64_t bytes;
     uint64_t refused;
@@ -35,9 +50,37 @@ static struct writer_job *run_first(void *arg, struct writer_job *first)
 
 _Static_assert(offsetof(struct agent_file_job, job) == 0, "a job is cast from its first member");
 
-static void on_done(struct writer_job *done)
+static void line_append(struct line *line, struct writer_job *job)
 {
-    struct agent_file_job *job = (struct agent_file_job *)(void *)done;
+    job->next = NULL;
+    *line->end = job;
+    line->end = &job->next;
+}
+
+static struct writer_job *line_take(struct line *line)
+{
+    struct writer_job *job = line->first;
+
+    line->first = job->next;
+    if (line->first == NULL)
+        line->end = &line->first;
+    return job;
+}
+
+/* F3 */
+static void feed_trees(struct file_queue *files)
+{
+    while (files->in_hand < IN_HAND_MAX && (files->small.first != NULL || files->bulk.first != NULL)) {
+        bool small = files->bulk.first == NULL || (files->small.first != NULL && files->small_in_turn < SMALL_IN_TURN);
+
+        files->small_in_turn = small ? files->small_in_turn + 1 : 0;
+        files->in_hand++;
+        writer_push(files->trees, line_take(small ? &files->small : &files->bulk));
+    }
+}
+
+static void end(struct agent_file_job *job)
+{
     struct file_queue *files = job->agent->files;
 
     SHOAL_ASSERT(files->count > 0 && files->bytes >= job->bytes); /* F2 */
@@ -46,7 +89,27 @@ static void on_done(struct writer_job *done)
     job->done(job);
 }
 
-static enum shoal_err submit(struct agent *agent, struct agent_file_job *job, bool tree)
+static void on_done(struct writer_job *done) { end((struct agent_file_job *)(void *)done); }
+
+static void on_tree_done(struct writer_job *done)
+{
+    struct agent_file_job *job = (struct agent_file_job *)(void *)done;
+    struct file_queue *files = job->agent->files;
+
+    SHOAL_ASSERT(files->in_hand > 0); /* F3 */
+    files->in_hand--;
+    end(job);
+    feed_trees(files);
+}
+
+static void count_in(struct agent *agent, struct agent_file_job *job)
+{
+    agent->files->count++;
+    agent->files->bytes += job->bytes;
+    job->agent = agent;
+}
+
+static bool admit(struct agent *agent, struct agent_file_job *job)
 {
     struct file_queue *files = agent->files;
 
@@ -54,19 +117,37 @@ static enum shoal_err submit(struct agent *agent, struct agent_file_job *job, bo
         files->bytes + job->bytes > SHOAL_FILE_QUEUE_BYTES_MAX) {
         if (files != NULL)
             files->refused++;
-        return SHOAL_ERR_FULL;
+        return false;
     }
-    files->count++;
-    files->bytes += job->bytes;
-    job->agent = agent;
+    count_in(agent, job);
+    return true;
+}
+
+enum shoal_err agent_file_submit(struct agent *agent, struct agent_file_job *job)
+{
+    if (!admit(agent, job))
+        return SHOAL_ERR_FULL;
     job->job.done = on_done;
-    writer_push(tree ? files->trees : files->writer, &job->job);
+    writer_push(agent->files->writer, &job->job);
     return SHOAL_OK;
 }
 
-enum shoal_err agent_file_submit(struct agent *agent, struct agent_file_job *job) { return submit(agent, job, false); }
+enum shoal_err agent_tree_submit(struct agent *agent, struct agent_file_job *job)
+{
+    if (!admit(agent, job))
+        return SHOAL_ERR_FULL;
+    job->job.done = on_tree_done;
+    line_append(job->bulk ? &agent->files->bulk : &agent->files->small, &job->job);
+    feed_trees(agent->files);
+    return SHOAL_OK;
+}
 
-enum shoal_err agent_tree_submit(struct agent *agent, struct agent_file_job *job) { return submit(agent, job, true); }
+void agent_tree_again(struct agent_file_job *job)
+{
+    count_in(job->agent, job);
+    line_append(&job->agent->files->bulk, &job->job);
+    feed_trees(job->agent->files);
+}
 
 struct replacing {
     struct agent_file_job file;
@@ -122,6 +203,8 @@ enum shoal_err agent_files_create(struct agent *agent, struct shoal_msg *msg)
         free(files); /* the process ends */
         return shoal_fail(msg, SHOAL_ERR_FULL, "no thread for files");
     }
+    files->small.end = &files->small.first;
+    files->bulk.end = &files->bulk.first;
     agent->files = files;
     return SHOAL_OK;
 }

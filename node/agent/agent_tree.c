@@ -3,7 +3,7 @@
  *   host that writes --PEER_PUSH_FILE, piece by piece--> guardians and the other hosts of the job
  *
  * Each host with a worker looks at its folder four times a second. What it finds changed, and did not itself receive,
- * is flushed and pushed: files below log/ by what was appended, every other file whole, under a temporary name until its
+ * is flushed and pushed (agent_tree_push.c): files below log/ by what was appended, every other file whole, under a temporary name until its
  * last piece came and hash and length hold. A file appears elsewhere within 2 s, whole; the last writer of a path wins. The
  * files of the bundle are on every host already and are pushed only when they change. Disks are waited for on the file
  * thread (agent_files.c), where tree_disk.c says which content of a path this host has.
@@ -22,119 +22,21 @@
  * T7. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so.
  * T8. The order of two logs goes before them, and was looked at after them (W1 of tree_walk.c): another host may lack what was
  *     printed last, and never shows what it has in another order. */
-#include "agent.h"
+#include "agent_tree.h"
 
-#include "agent_files.h"
-#include "node/blob/tree_disk.h"
-#include "node/blob/tree_walk.h"
-
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "shoal/banned.h"
 
 #define ENTRIES_FIRST 16
 /* Closed jobs are looked for in each so many scans. */
 #define SWEEP_SCANS 4
-#define TARGETS_MAX 8
-#define PIECE_BYTES (256 * SHOAL_KIB)
 #define SCAN_MS 250
 #define LOOP_LOOKS 256u
 #define MERGE_ENTRIES 1024u
 #define REST_TIMES 10u
 #define SCAN_SOME_MS 50
-#define PUSH_TIMEOUT_NS (10 * SHOAL_S)
 
-struct entry {
-    char *path; /* relative to the result folder */
-    uint64_t bytes;
-    uint64_t mtime_ns;
-    uint32_t mode;
-    bool foreign; /* received, and not changed here since */
-    bool log;
-    bool order;        /* a log that says in which order two others were printed */
-    bool gone;         /* it was removed */
-    bool found;        /* it was there before this agent, and has not changed since (T4) */
-    bool fresh;        /* its content was made here, in this agent's time */
-    uint32_t version;  /* counted up when it changes here */
-    uint32_t prepared; /* version that is flushed, and of which `content` is */
-    uint64_t above;    /* a change made here must have a higher number; of an agent of the version before */
-    struct tree_version content;
-    uint32_t sent[TARGETS_MAX];      /* version that target i has whole */
-    uint64_t offset[TARGETS_MAX];    /* bytes of it that target i has */
-    uint32_t under_way[TARGETS_MAX]; /* version of which pieces are being sent */
-    uint64_t seen;                   /* the look that found it last */
-};
-
-struct target {
-    struct shoal_node_id node;
-    bool named; /* it keeps the job's files, as far as is known now */
-    bool asking;
-    bool answered; /* it knows of versions */
-    bool previous; /* it does not */
-    bool deaf;     /* it knows of no removals */
-    bool gone;     /* the piece under way says that a file was removed */
-    bool dirty;    /* something may be due to it */
-    bool dirty_logs; /* a log may */
-    size_t cursor; /* where to look for that */
-    size_t entry;  /* of the piece under way */
-    uint32_t version;
-    uint64_t piece_next; /* what follows it */
-    struct tree *tree;
-};
-
-/* On the file thread: prepare what is not prepared yet, then read a piece. */
-struct reading {
-    struct agent_file_job file;
-    struct target *target;
-    struct tree_place place;
-    struct tree_author self;
-    uint64_t offset, file_bytes;
-    uint64_t next; /* where the piece after this one begins */
-    size_t len;
-    bool log, prepare, doubted, fresh, gone;
-    uint64_t above;
-    struct tree_version content;
-    enum shoal_err err;
-    uint8_t bytes[];
-};
-
-/* A look at a large folder: on the thread first, then taken over by the loop, a part in each turn. */
-struct looking {
-    struct agent_file_job file;
-    struct tree *tree;
-    char root[AGENT_PATH_BYTES];
-    struct tree_walk walk;
-    uint64_t took_ns;
-    size_t merged;
-    bool walked;
-};
-
-struct tree {
-    struct agent *agent;
-    struct agent_job *job;
-    struct entry *entries; /* grows */
-    size_t count, cap;
-    size_t gone; /* of them, removed */
-    uint32_t *places; /* by the path's hash: index + 1, 0: free */
-    size_t place_cap; /* a power of two, at least twice `count` */
-    struct looking *looking;
-    uint64_t looks;
-    uint64_t rests_until_ns;
-    bool again; /* look once more after this look: something has ended since it began */
-    bool large; /* looked at on the thread */
-    bool spoke; /* a log holds something */
-    struct target targets[TARGETS_MAX];
-    size_t target_count;
-    unsigned open_asks;
-    uint64_t scanned_ns;
-    bool baseline; /* the bundle's files have been noted */
-    bool closing;
-};
-
-static void push_all(struct tree *tree);
 static void on_merge(uv_timer_t *timer);
 
 /* ---- looking ---- */
@@ -217,14 +119,7 @@ static void entries_prune(struct tree *tree)
         tree->gone += tree->entries[i].gone;
     places_make(tree, tree->place_cap);
     for (size_t at = 0; at < tree->target_count; at++)
-        tree->targets[at].cursor = 0;
-}
-
-/* Something may be due to each target from here on. */
-static void touch(struct tree *tree)
-{
-    for (size_t at = 0; at < tree->target_count; at++)
-        tree->targets[at].dirty = tree->targets[at].dirty_logs = true;
+        tree->targets[at].files[0].cursor = tree->targets[at].files[1].cursor = 0;
 }
 
 static void set_gone(struct tree *tree, struct entry *entry, bool gone)
@@ -246,7 +141,7 @@ static void tell_gone(struct tree *tree, struct entry *entry)
     entry->bytes = entry->mtime_ns = 0;
     entry->version++;
     if (told)
-        touch(tree);
+        agent_tree_touch(tree);
 }
 
 static void look_for_gone(struct tree *tree)
@@ -276,7 +171,7 @@ static void look_at_mode(struct tree *tree, struct entry *entry, uint32_t mode)
     if (entry->foreign)
         return;
     entry->version++; /* sent again: whoever has the content takes its mode alone */
-    touch(tree);
+    agent_tree_touch(tree);
 }
 
 static void look_at(struct tree *tree, const char *path, const struct tree_found *found)
@@ -298,10 +193,11 @@ static void look_at(struct tree *tree, const char *path, const struct tree_found
     entry->mode = found->mode;
     entry->found = !tree->baseline;
     entry->fresh = false;
+    entry->changed_ns = tree->scanned_ns;
     entry->foreign = fresh && !tree->baseline && strncmp(path, "_submitted_code/", 16) == 0;
     entry->version++;
     tree->spoke = tree->spoke || (entry->log && entry->bytes > 0);
-    touch(tree);
+    agent_tree_touch(tree);
 }
 
 static void walk_begin(const struct tree *tree, struct tree_walk *walk, uint64_t looks_max)
@@ -331,7 +227,6 @@ static void looking_free(struct looking *looking)
     free(looking);
 }
 
-static void tree_free(struct tree *tree);
 
 static void look_walked(struct agent_file_job *file)
 {
@@ -340,7 +235,7 @@ static void look_walked(struct agent_file_job *file)
 
     looking->walked = true;
     if (--tree->open_asks == 0 && tree->closing)
-        tree_free(tree);
+        agent_tree_free(tree);
     else if (!tree->closing)
         (void)uv_timer_start(&tree->agent->merge_timer, on_merge, 0, 0);
 }
@@ -355,6 +250,7 @@ static void look_on_thread(struct tree *tree)
     looking->tree = tree;
     memcpy(looking->root, tree->job->result_dir, sizeof(looking->root));
     walk_begin(tree, &looking->walk, UINT64_MAX);
+    looking->file.bulk = true;
     looking->file.run = look_walk;
     looking->file.done = look_walked;
     if (agent_tree_submit(tree->agent, &looking->file) != SHOAL_OK) {
@@ -401,50 +297,7 @@ static void on_merge(uv_timer_t *timer)
         (void)uv_timer_start(timer, on_merge, 1, 0);
 }
 
-/* ---- pushing ---- */
-
-/* A piece that was due to a host that keeps the job's files no more is not due to the one in its place. */
-static void target_begin(struct tree *tree, size_t at, struct shoal_node_id node)
-{
-    tree->targets[at] = (struct target){ .node = node, .tree = tree, .named = true, .dirty = true, .dirty_logs = true };
-    for (size_t i = 0; i < tree->count; i++) {
-        tree->entries[i].sent[at] = 0;
-        tree->entries[i].offset[at] = 0;
-        tree->entries[i].under_way[at] = 0;
-    }
-}
-
-static void target_need(struct tree *tree, struct shoal_node_id node)
-{
-    size_t spare = tree->target_count;
-
-    for (size_t at = 0; at < tree->target_count; at++) {
-        if (shoal_node_id_equal(tree->targets[at].node, node)) {
-            tree->targets[at].named = true;
-            return;
-        }
-        if (!tree->targets[at].named && !tree->targets[at].asking)
-            spare = at;
-    }
-    if (tree->target_count < TARGETS_MAX)
-        spare = tree->target_count++;
-    if (spare < TARGETS_MAX)
-        target_begin(tree, spare, node);
-}
-
-static void targets_update(struct tree *tree)
-{
-    struct shoal_node_id nodes[16];
-    size_t guardians;
-    size_t count = agent_job_nodes(tree->agent, tree->job->id, nodes, 16, &guardians);
-
-    for (size_t at = 0; at < tree->target_count && count > 0; at++) /* none: not known in this moment */
-        tree->targets[at].named = false;
-    for (size_t i = 0; i < count && i < 16; i++)
-        target_need(tree, nodes[i]);
-}
-
-static void tree_free(struct tree *tree)
+void agent_tree_free(struct tree *tree)
 {
     if (tree->looking != NULL)
         looking_free(tree->looking);
@@ -453,262 +306,6 @@ static void tree_free(struct tree *tree)
     free(tree->entries);
     free(tree->places);
     free(tree);
-}
-
-/* Another host has a content that is not older: then that is the path's. The number of one of the version before says nothing of
- * its time: then what was made here just now is. */
-static void on_kept(struct tree *tree, struct entry *entry, const struct tree_version *theirs)
-{
-    if (tree_version_cmp(theirs, &entry->content) <= 0)
-        return;
-    if (entry->fresh && theirs->number < TREE_TIMED) {
-        entry->above = theirs->number;
-        entry->version++;
-        touch(tree);
-    } else {
-        entry->foreign = true;
-    }
-}
-
-static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
-{
-    struct target *target = arg;
-    struct tree *tree = target->tree;
-    size_t at = (size_t)(target - tree->targets);
-    struct entry *entry = &tree->entries[target->entry];
-    struct shoal_reader r = shoal_reader_init(answer);
-    struct tree_version theirs = { .number = 0 };
-
-    (void)msg;
-    target->asking = false;
-    if (--tree->open_asks == 0 && tree->closing) {
-        tree_free(tree);
-        return;
-    }
-    if (tree->closing)
-        return;
-    if (err == SHOAL_ERR_MALFORMED && target->gone) {
-        target->deaf = true; /* an agent of a version before: it hears of no removals */
-        push_all(tree);
-        return;
-    }
-    if (err == SHOAL_ERR_MALFORMED && !target->answered)
-        target->previous = true; /* an agent of the version before: it takes files without their versions */
-    if (err != SHOAL_OK) {
-        entry->under_way[at] = 0; /* from its start, in a later scan */
-        target->dirty = target->dirty_logs = true;
-        return;
-    }
-    target->answered = true;
-    if (answer.len > 0 && shoal_get_bool(&r)) {
-        theirs.number = shoal_get_u64(&r);
-        shoal_get_raw(&r, theirs.author.bytes, sizeof(theirs.author.bytes));
-        entry->sent[at] = entry->under_way[at];
-        if (!r.failed && entry->under_way[at] == entry->version)
-            on_kept(tree, entry, &theirs);
-    } else {
-        entry->offset[at] = target->piece_next;
-    }
-    push_all(tree);
-}
-
-static const char *user_of(const struct agent_job *job)
-{
-    return job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
-}
-
-/* u8 log, and 2 if what is in brackets follows, and 4 if the content is none any more, u8 last, job id, text user, text path, u32 mode, u64 mtime, [u64 number,
- * author, u64 length, hash,] u64 offset, bytes. An agent of the version before calls a 2 malformed. */
-static void send_piece(struct tree *tree, struct target *target, struct entry *entry, const struct reading *reading)
-{
-    static uint8_t args[PIECE_BYTES + 2048];
-    struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    size_t at = (size_t)(target - tree->targets);
-    bool last = reading->offset + reading->len == entry->bytes;
-
-    shoal_put_u8(&w, (uint8_t)(entry->log | (target->previous ? 0 : TREE_VERSIONED) | (entry->gone ? TREE_GONE : 0)));
-    shoal_put_bool(&w, last);
-    shoal_put_job_id(&w, tree->job->id);
-    shoal_put_text(&w, user_of(tree->job));
-    shoal_put_text(&w, entry->path);
-    shoal_put_u32(&w, entry->mode);
-    shoal_put_u64(&w, entry->mtime_ns);
-    if (!target->previous) {
-        shoal_put_u64(&w, entry->log ? !entry->found : entry->content.number);
-        shoal_put_raw(&w, entry->content.author.bytes, sizeof(entry->content.author.bytes));
-        shoal_put_u64(&w, entry->content.bytes);
-        shoal_put_hash(&w, entry->content.hash);
-    }
-    shoal_put_u64(&w, reading->offset);
-    shoal_put_raw(&w, reading->bytes, reading->len);
-    SHOAL_ASSERT(!w.failed); /* a piece, a path and a user are bounded */
-    target->piece_next = reading->next;
-    target->gone = entry->gone;
-    if (last)
-        entry->sent[at] = entry->version;
-    tree->open_asks++;
-    peer_ask(tree->agent->calls, target->node, PEER_PUSH_FILE, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
-             target);
-}
-
-static void read_piece(struct agent_file_job *file)
-{
-    struct reading *reading = (struct reading *)(void *)file;
-
-    if (reading->prepare && reading->gone)
-        reading->err = tree_forget(&reading->place, reading->self, reading->above, &reading->content, &reading->fresh);
-    else if (reading->prepare)
-        reading->err = tree_prepare(&reading->place, reading->self, reading->doubted, reading->above, &reading->content,
-                                    &reading->fresh);
-    if (reading->err == SHOAL_OK && !reading->gone &&
-        tree_read(&reading->place, reading->offset, reading->bytes, reading->len) != (ssize_t)reading->len)
-        reading->err = SHOAL_ERR_NOT_FOUND;
-    reading->next = reading->offset + reading->len;
-    if (!reading->log && !reading->gone && reading->err == SHOAL_OK)
-        reading->next = tree_next(&reading->place, reading->next, reading->file_bytes, PIECE_BYTES);
-}
-
-static void on_read(struct agent_file_job *file)
-{
-    struct reading *reading = (struct reading *)(void *)file;
-    struct target *target = reading->target;
-    struct tree *tree = target->tree;
-    size_t at = (size_t)(target - tree->targets);
-    struct entry *entry = &tree->entries[target->entry];
-
-    target->asking = false;
-    if (--tree->open_asks == 0 && tree->closing) {
-        tree_free(tree);
-    } else if (!tree->closing) {
-        if (reading->err == SHOAL_ERR_NOT_FOUND || entry->version != target->version) {
-            if (entry->version == target->version) /* gone, or changed in this moment: the next scan sees it as it is */
-                entry->sent[at] = entry->version;
-            push_all(tree);
-        } else if (reading->err != SHOAL_OK) {
-            entry->under_way[at] = 0; /* the disk refuses: a later scan tries again */
-            target->dirty = target->dirty_logs = true;
-        } else {
-            if (reading->prepare) {
-                entry->prepared = entry->version;
-                entry->content = reading->content;
-                entry->fresh = entry->fresh || reading->fresh;
-            }
-            target->asking = true;
-            send_piece(tree, target, entry, reading);
-        }
-    }
-    free(reading);
-}
-
-/* False: nothing of it is on its way. */
-static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
-{
-    struct target *target = &tree->targets[at];
-    struct reading *reading;
-    uint64_t left;
-    size_t len;
-
-    if (entry->under_way[at] != entry->version) {
-        entry->under_way[at] = entry->version;
-        if (!entry->log || entry->offset[at] > entry->bytes)
-            entry->offset[at] = 0;
-    }
-    left = entry->bytes - entry->offset[at];
-    len = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
-    reading = calloc(1, sizeof(*reading) + len);
-    SHOAL_ASSERT(reading != NULL);
-    reading->target = target;
-    reading->self = (struct tree_author){ .node = tree->agent->identity.node, .call = tree->job->call };
-    reading->offset = entry->offset[at];
-    reading->file_bytes = entry->bytes;
-    reading->log = entry->log;
-    reading->gone = entry->gone;
-    reading->len = len;
-    reading->prepare = !entry->log && entry->prepared != entry->version;
-    reading->doubted = entry->found && tree->agent->boot_is_new;
-    reading->above = entry->above;
-    (void)snprintf(reading->place.root, sizeof(reading->place.root), "%s", tree->job->result_dir);
-    agent_tree_notes(tree->agent, tree->job->id, reading->place.notes);
-    memcpy(reading->place.path, entry->path, strlen(entry->path) + 1);
-    reading->file.bytes = len;
-    reading->file.run = read_piece;
-    reading->file.done = on_read;
-    if (agent_tree_submit(tree->agent, &reading->file) != SHOAL_OK) {
-        free(reading);
-        entry->under_way[at] = 0; /* the disk is behind: a later scan tries again */
-        return true;
-    }
-    target->asking = true;
-    target->entry = (size_t)(entry - tree->entries);
-    target->version = entry->version;
-    tree->open_asks++;
-    return true;
-}
-
-/* T3 */
-static bool is_silent(const struct tree *tree) { return !tree->spoke && agent_job_is_single(tree->job); }
-
-static bool is_due(const struct entry *entry, size_t target)
-{
-    return !entry->foreign && (entry->sent[target] != entry->version || entry->under_way[target] == 0);
-}
-
-/* Of a look that is being taken over some logs are newer than others. */
-static bool is_amid_look(const struct tree *tree)
-{
-    return tree->looking != NULL && tree->looking->merged > 0 && tree->looking->merged < tree->looking->walk.count;
-}
-
-/* What is printed is small and asked for: it waits for no other file (T8). NULL: nothing. */
-static struct entry *due_log(struct tree *tree, size_t at)
-{
-    struct target *target = &tree->targets[at];
-    struct entry *due = NULL;
-
-    if (is_amid_look(tree))
-        return NULL;
-    for (size_t i = 0; target->dirty_logs && !is_silent(tree) && i < tree->count; i++) {
-        struct entry *entry = &tree->entries[i];
-
-        if (entry->log && is_due(entry, at) && (due == NULL || (entry->order && !due->order)))
-            due = entry;
-    }
-    target->dirty_logs = due != NULL;
-    return due;
-}
-
-/* NULL: nothing. What was found last is where the next search begins, so that many files cost no more each than few. */
-static struct entry *due_next(struct tree *tree, size_t at)
-{
-    struct target *target = &tree->targets[at];
-    struct entry *entry = due_log(tree, at);
-
-    for (size_t n = 0; entry == NULL && target->dirty && n < tree->count; n++) {
-        size_t i = target->cursor < tree->count ? target->cursor : 0;
-
-        if (is_due(&tree->entries[i], at) && !tree->entries[i].log &&
-            !(tree->entries[i].gone && (target->deaf || target->previous)))
-            entry = &tree->entries[i];
-        else
-            target->cursor = i + 1;
-    }
-    if (entry == NULL)
-        target->dirty = false;
-    return entry;
-}
-
-static void push_all(struct tree *tree)
-{
-    for (size_t at = 0; at < tree->target_count; at++) {
-        struct target *target = &tree->targets[at];
-        struct entry *entry;
-
-        if (!target->named || target->asking || !shoal_link_is_up(tree->agent->link, target->node))
-            continue;
-        entry = due_next(tree, at);
-        if (entry != NULL)
-            (void)push_piece(tree, at, entry);
-    }
 }
 
 /* All that is there has been looked at. */
@@ -733,8 +330,8 @@ static void look_ended(struct tree *tree, const struct tree_walk *walk)
             look_for_gone(tree);
         entries_prune(tree);
     }
-    targets_update(tree);
-    push_all(tree);
+    agent_tree_targets(tree);
+    agent_tree_push(tree);
 }
 
 /* A folder of a few files is looked at here and now; one of many on the thread. */
@@ -798,43 +395,9 @@ static void scan_now_and_then(struct agent *agent, struct agent_job *job)
     if (tree->again || agent_now_ns() >= tree->rests_until_ns) {
         look(tree);
     } else { /* what could not be pushed is tried again */
-        targets_update(tree);
-        push_all(tree);
+        agent_tree_targets(tree);
+        agent_tree_push(tree);
     }
-}
-
-bool agent_tree_quiet(const struct agent_job *job)
-{
-    struct tree *tree = job->tree;
-
-    if (tree != NULL && (tree->looking != NULL || tree->again))
-        return false;
-    for (size_t at = 0; tree != NULL && at < tree->target_count; at++)
-        if (tree->targets[at].asking || (tree->targets[at].named && due_next(tree, at) != NULL))
-            return false;
-    return true;
-}
-
-bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node, bool logs)
-{
-    struct tree *tree = job->tree;
-
-    if (tree == NULL)
-        return true;
-    if (tree->looking != NULL || tree->again)
-        return false;
-    for (size_t at = 0; at < tree->target_count; at++) {
-        const struct target *target = &tree->targets[at];
-
-        if (!shoal_node_id_equal(target->node, node))
-            continue;
-        if (!target->named)
-            return true;
-        if (logs)
-            return !(target->asking && tree->entries[target->entry].log) && due_log(tree, at) == NULL;
-        return !target->asking && due_next(tree, at) == NULL;
-    }
-    return false; /* it will be one with the next look */
 }
 
 void agent_tree_scan_some(struct agent *agent, struct agent_job *job)
@@ -852,7 +415,7 @@ void agent_tree_stop(struct agent_job *job)
         return;
     tree->closing = true;
     if (tree->open_asks == 0)
-        tree_free(tree);
+        agent_tree_free(tree);
 }
 
 static void on_scan(uv_timer_t *timer)

@@ -6,6 +6,9 @@
 
 #include "shoal/banned.h"
 
+/* What a piece's first byte may say. */
+#define KINDS (1 | TREE_VERSIONED | TREE_GONE | TREE_CHUNKS)
+
 struct taking {
     struct agent_file_job file;
     struct agent *agent;
@@ -13,9 +16,8 @@ struct taking {
     struct shoal_job_id job;
     struct tree_place place;
     struct tree_piece piece; /* its bytes follow */
-    enum tree_outcome outcome;
-    struct tree_version ours;
-    struct stat facts;
+    struct tree_work work;
+    struct tree_taken taken;
     enum shoal_err err;
     uint8_t bytes[];
 };
@@ -45,7 +47,7 @@ static void take(struct agent_file_job *file)
 {
     struct taking *t = (struct taking *)(void *)file;
 
-    t->err = tree_take(&t->place, &t->piece, &t->outcome, &t->ours, &t->facts);
+    t->err = tree_take(&t->place, &t->piece, &t->work, &t->taken);
 }
 
 static void taken(struct agent_file_job *file)
@@ -53,14 +55,19 @@ static void taken(struct agent_file_job *file)
     struct taking *t = (struct taking *)(void *)file;
     uint8_t answer[64];
     struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+    const bool is_taken = t->err == SHOAL_OK && t->taken.outcome == TREE_TAKEN;
 
-    if (t->err == SHOAL_OK && t->outcome == TREE_TAKEN && t->piece.gone)
+    if (t->err == SHOAL_OK && t->work.more && !t->agent->stopping) {
+        agent_tree_again(&t->file);
+        return;
+    }
+    if (is_taken && t->piece.gone)
         agent_tree_removed(t->agent, t->job, t->place.path);
-    else if (t->err == SHOAL_OK && t->outcome == TREE_TAKEN && (t->piece.last || t->piece.log))
-        agent_tree_received(t->agent, t->job, t->place.path, &t->facts);
-    shoal_put_bool(&w, t->outcome == TREE_KEPT);
-    shoal_put_u64(&w, t->ours.number);
-    shoal_put_raw(&w, t->ours.author.bytes, sizeof(t->ours.author.bytes));
+    else if (is_taken && (t->piece.last || t->piece.log))
+        agent_tree_received(t->agent, t->job, t->place.path, &t->taken.facts);
+    shoal_put_bool(&w, t->taken.outcome == TREE_KEPT);
+    shoal_put_u64(&w, t->taken.ours.number);
+    shoal_put_raw(&w, t->taken.ours.author.bytes, sizeof(t->taken.ours.author.bytes));
     if (!t->agent->stopping)
         peer_answer(t->question, t->err == SHOAL_ERR_MALFORMED ? SHOAL_ERR_STALE : t->err,
                     t->err == SHOAL_OK ? "" : "the file could not be written here",
@@ -141,12 +148,13 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     t->piece.mtime_ns = shoal_get_u64(&r);
     if (t->piece.versioned)
         get_version(&r, &t->piece.version);
+    t->piece.version.by_bytes = t->piece.version.bytes > TREE_WHOLE_BYTES && (kind & TREE_CHUNKS) == 0;
     t->piece.offset = shoal_get_u64(&r);
     if (t->piece.gone && (!t->piece.versioned || t->piece.log || t->piece.version.number == 0))
         r.failed = true; /* no agent sends that */
     if (!r.failed && is_deleted(agent, t->job)) {
         err = SHOAL_ERR_NOT_FOUND;
-    } else if (!r.failed && kind <= (TREE_GONE | TREE_VERSIONED | 1) && safe_path(t->place.path) && safe_user(user)) {
+    } else if (!r.failed && (kind & ~KINDS) == 0 && safe_path(t->place.path) && safe_user(user)) {
         memcpy(t->bytes, r.bytes + r.at, r.len - r.at);
         t->piece.bytes = shoal_view_of(t->bytes, r.len - r.at);
         shoal_job_id_text(t->job, text);
@@ -154,6 +162,7 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
                        user, text);
         agent_tree_notes(agent, t->job, t->place.notes);
         t->file.bytes = args.len;
+        t->file.bulk = !t->piece.log && t->piece.version.bytes > TREE_SLICE_BYTES;
         t->file.run = take;
         t->file.done = taken;
         err = agent_tree_submit(agent, &t->file);

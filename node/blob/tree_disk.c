@@ -17,6 +17,7 @@
  * N6. That a file was removed is a content like others: none. It takes away the content that it knows of, and no newer one,
  *     none that is not proven, and no change that was made here; its note keeps older contents from coming back.
  * N7. A change made here that is not noted yet has its number all the same: no older content takes its place.
+ * N8. A long file is hashed in slices, one a call; what changes between two calls is none of the contents that are known.
  *
  * Runs on the file thread; knows no agent. */
 #include "tree_disk.h"
@@ -35,7 +36,8 @@
 
 #include "shoal/banned.h"
 
-#define NOTE_VERSION 1
+#define NOTE_VERSION 2 /* 1: the hash of a long file is that of its bytes; an agent of that version can read a 2 */
+#define NOTE_OLDEST 1
 #define NOTE_BYTES (TREE_PATH_BYTES + 160)
 
 int tree_version_cmp(const struct tree_version *a, const struct tree_version *b)
@@ -97,6 +99,7 @@ static bool note_read(const struct tree_place *place, struct tree_version *versi
     uint8_t bytes[NOTE_BYTES];
     struct shoal_reader r;
     ssize_t len;
+    uint8_t written_by;
     uint32_t crc;
     int fd;
 
@@ -109,12 +112,13 @@ static bool note_read(const struct tree_place *place, struct tree_version *versi
     if (len < 4)
         return false;
     r = shoal_reader_init(shoal_view_of(bytes, (size_t)len));
-    (void)format_get_header(&r, FORMAT_NOTE, NOTE_VERSION);
+    written_by = format_get_header(&r, FORMAT_NOTE, NOTE_VERSION);
     shoal_get_text(&r, named, sizeof(named));
     version->number = shoal_get_u64(&r);
     shoal_get_raw(&r, version->author.bytes, sizeof(version->author.bytes));
     version->bytes = shoal_get_u64(&r);
     version->hash = shoal_get_hash(&r);
+    version->by_bytes = written_by == 1 && version->bytes > TREE_WHOLE_BYTES;
     crc = shoal_get_u32(&r);
     if (shoal_reader_done(&r) && crc == shoal_crc32c(0, shoal_view_of(bytes, (size_t)len - 4)) &&
         strcmp(named, place->path) == 0)
@@ -132,7 +136,7 @@ static enum shoal_err note_write(const struct tree_place *place, const struct tr
 
     if (!note_path(place, path))
         return SHOAL_ERR_INVALID;
-    format_put_header(&w, FORMAT_NOTE, NOTE_VERSION, NOTE_VERSION);
+    format_put_header(&w, FORMAT_NOTE, NOTE_VERSION, NOTE_OLDEST);
     shoal_put_text(&w, place->path);
     shoal_put_u64(&w, version->number);
     shoal_put_raw(&w, version->author.bytes, sizeof(version->author.bytes));
@@ -228,45 +232,100 @@ uint64_t tree_next(const struct tree_place *place, uint64_t from, uint64_t bytes
     return data < 0 || (uint64_t)data > last ? last : (uint64_t)data;
 }
 
-static bool digest_of(const struct tree_place *place, bool flush, struct tree_version *version, uint64_t *ms)
-{
-    int dir, fd = open_file(place, &dir);
-    struct stat facts;
-    bool ok;
-
-    if (fd < 0)
-        return false;
-    ok = fstat(fd, &facts) == 0 && (!flush || (fsync(fd) == 0 && fsync(dir) == 0)) &&
-         shoal_disk_digest(fd, &version->hash, &version->bytes);
-    *ms = ok ? changed_ms(&facts) : 0;
-    (void)close(fd);
-    (void)close(dir);
-    return ok;
-}
-
 static bool same_content(const struct tree_version *a, const struct tree_version *b)
 {
-    return a->bytes == b->bytes && shoal_hash_equal(a->hash, b->hash);
+    return a->bytes == b->bytes && a->by_bytes == b->by_bytes && shoal_hash_equal(a->hash, b->hash);
 }
 
-enum shoal_err tree_prepare(const struct tree_place *place, struct tree_author self, bool doubted, uint64_t above,
+/* What lies here, and what is noted of it. */
+struct here {
+    bool there, changed; /* it has changed between two calls: then it is none of the contents that anybody knows */
+    bool noted, noted_by_bytes;
+    struct tree_version is, note;
+    uint64_t ms; /* when it was changed */
+};
+
+static enum tree_digest_step digest_of(const struct tree_place *place, struct tree_digest *digest, struct here *here)
+{
+    int dir, fd = open_file(place, &dir);
+    enum tree_digest_step step;
+    struct stat facts;
+
+    if (fd < 0)
+        return TREE_DIGEST_FAILED;
+    step = tree_digest_step(digest, fd);
+    if ((step == TREE_DIGEST_DONE && digest->flush && (fsync(fd) != 0 || fsync(dir) != 0)) || fstat(fd, &facts) != 0)
+        step = TREE_DIGEST_FAILED;
+    else
+        here->ms = changed_ms(&facts);
+    (void)close(fd);
+    (void)close(dir);
+    return step;
+}
+
+/* The note of an agent of the version before says what the bytes of a long file are. False: there is more to do. */
+static bool look_at_old_note(const struct tree_place *place, struct tree_work *work, struct here *here)
+{
+    enum tree_digest_step step;
+
+    work->here_bytes.by_bytes = true;
+    step = digest_of(place, &work->here_bytes, here);
+    if (step == TREE_DIGEST_MORE)
+        return false;
+    here->changed = here->changed || step == TREE_DIGEST_CHANGED;
+    if (step == TREE_DIGEST_DONE && shoal_hash_equal(work->here_bytes.hash, here->note.hash)) {
+        here->note.hash = here->is.hash;
+        here->note.by_bytes = false;
+    }
+    return true;
+}
+
+/* False: there is more to do. */
+static bool look_here(const struct tree_place *place, struct tree_work *work, struct here *here)
+{
+    enum tree_digest_step step;
+
+    *here = (struct here){ 0 };
+    here->noted = note_read(place, &here->note);
+    here->noted_by_bytes = here->note.by_bytes;
+    step = digest_of(place, &work->here, here);
+    work->more = step == TREE_DIGEST_MORE;
+    here->there = step == TREE_DIGEST_DONE || step == TREE_DIGEST_CHANGED;
+    here->changed = step == TREE_DIGEST_CHANGED;
+    if (step == TREE_DIGEST_DONE) {
+        here->is.bytes = (uint64_t)work->here.facts.st_size;
+        here->is.hash = work->here.hash;
+        if (here->note.by_bytes && here->note.bytes == here->is.bytes)
+            work->more = !look_at_old_note(place, work, here);
+    }
+    if (here->changed)
+        here->is = (struct tree_version){ .bytes = UINT64_MAX };
+    return !work->more;
+}
+
+enum shoal_err tree_prepare(const struct tree_place *place, const struct tree_change *change, struct tree_work *work,
                             struct tree_version *version, bool *fresh)
 {
-    struct tree_version noted;
-    uint64_t ms;
+    struct here here;
 
     *fresh = false;
     *version = (struct tree_version){ .number = 0 };
-    if (!digest_of(place, true, version, &ms))
+    work->here.flush = true;
+    if (!look_here(place, work, &here))
+        return SHOAL_OK;
+    if (!here.there)
         return SHOAL_ERR_NOT_FOUND;
-    if (note_read(place, &noted) && same_content(&noted, version) && noted.number > above) {
-        *version = noted;
-        return SHOAL_OK;
+    if (here.changed)
+        return SHOAL_ERR_STALE;
+    if (here.noted && same_content(&here.note, &here.is) && here.note.number > change->above) {
+        *version = here.note;
+        return here.noted_by_bytes ? note_write(place, version) : SHOAL_OK;
     }
-    if (doubted) /* N3 */
+    *version = here.is;
+    if (change->doubted) /* N3 */
         return SHOAL_OK;
-    version->number = next_number(&noted, above, &self, ms);
-    version->author = self.node;
+    version->number = next_number(&here.note, change->above, &change->self, here.ms);
+    version->author = change->self.node;
     *fresh = true;
     return note_write(place, version);
 }
@@ -286,9 +345,10 @@ static bool is_absent(const struct tree_place *place)
     return absent;
 }
 
-enum shoal_err tree_forget(const struct tree_place *place, struct tree_author self, uint64_t above,
-                           struct tree_version *version, bool *fresh)
+enum shoal_err tree_forget(const struct tree_place *place, const struct tree_change *change, struct tree_version *version,
+                           bool *fresh)
 {
+    const uint64_t above = change->above;
     struct tree_version noted;
 
     *fresh = false;
@@ -300,53 +360,48 @@ enum shoal_err tree_forget(const struct tree_place *place, struct tree_author se
         return SHOAL_OK;
     }
     version->number = (noted.number > above ? noted.number : above) + 1; /* N6: of what it knows, and no more */
-    version->author = self.node;
+    version->author = change->self.node;
     *fresh = true;
     return note_write(place, version);
 }
 
 /* ---- what is pushed here ---- */
 
-/* N7. `here`: what lies here, which is not what `noted` says. */
-static bool is_later_change(const struct tree_piece *piece, const struct tree_version *noted, struct tree_version *here,
-                            uint64_t ms)
+/* N7. What lies here is not what the note says. */
+static bool is_later_change(const struct tree_piece *piece, struct here *here)
 {
     if (piece->version.number == 0 || piece->doubted)
         return false;
-    here->number = next_number(noted, 0, &piece->here, ms);
-    here->author = piece->here.node;
-    if (tree_version_cmp(here, &piece->version) > 0)
+    here->is.number = next_number(&here->note, 0, &piece->here, here->ms);
+    here->is.author = piece->here.node;
+    if (tree_version_cmp(&here->is, &piece->version) > 0)
         return true;
-    here->number = 0;
+    here->is.number = 0;
     return false;
 }
 
 /* N2, N3. What is here is not older than the piece's content. */
-static bool keeps(const struct tree_place *place, const struct tree_piece *piece, struct tree_version *ours)
+static bool keeps(const struct tree_piece *piece, struct here *here, struct tree_version *ours)
 {
-    struct tree_version here = { .number = 0 };
-    uint64_t ms = 0;
-    bool noted = note_read(place, ours);
-    bool there = digest_of(place, false, &here, &ms);
-
-    if (there && (!noted || !same_content(&here, ours)) && !same_content(&here, &piece->version) &&
-        is_later_change(piece, ours, &here, ms)) {
-        *ours = here;
+    *ours = here->note;
+    if (here->there && (!here->noted || !same_content(&here->is, ours)) && !same_content(&here->is, &piece->version) &&
+        is_later_change(piece, here)) {
+        *ours = here->is;
         return true;
     }
-    if (!there && noted && piece->versioned && is_gone(ours) && tree_version_cmp(ours, &piece->version) >= 0)
+    if (!here->there && here->noted && piece->versioned && is_gone(ours) && tree_version_cmp(ours, &piece->version) >= 0)
         return true; /* N6 */
-    if (!piece->versioned || (noted && tree_version_cmp(ours, &piece->version) < 0) || !there) {
+    if (!piece->versioned || (here->noted && tree_version_cmp(ours, &piece->version) < 0) || !here->there) {
         ours->number = 0;
         return false;
     }
-    if (!noted) {
-        *ours = here;
-        return piece->version.number == 0 && here.bytes > 0;
+    if (!here->noted) {
+        *ours = here->is;
+        return piece->version.number == 0 && here->is.bytes > 0;
     }
-    if (!same_content(&here, ours) && piece->doubted) { /* it was lost here: any whole content is better */
-        *ours = here;
-        return piece->version.number == 0 && here.bytes > 0;
+    if (!same_content(&here->is, ours) && piece->doubted) { /* it was lost here: any whole content is better */
+        *ours = here->is;
+        return piece->version.number == 0 && here->is.bytes > 0;
     }
     return true;
 }
@@ -381,33 +436,6 @@ static enum shoal_err take_log(int dir, const char *name, const struct tree_piec
     return ok ? SHOAL_OK : SHOAL_ERR_STORAGE;
 }
 
-/* The last piece is written: does it all hold? */
-static enum shoal_err finish(const struct tree_place *place, int dir, int fd, const char *part, const char *name,
-                             const struct tree_piece *piece)
-{
-    struct tree_version version = piece->version, got = { .number = 0 };
-    enum shoal_err err;
-
-    if (!shoal_disk_digest(fd, &got.hash, &got.bytes))
-        return SHOAL_ERR_STORAGE;
-    if (!piece->versioned) {
-        struct tree_version noted;
-
-        (void)note_read(place, &noted);
-        version = got;
-        version.number = noted.number + 1;
-        version.author = piece->from;
-    } else if (!same_content(&got, &version)) { /* N1. It changed while it was sent, or pieces are missing */
-        return SHOAL_ERR_MALFORMED;
-    }
-    (void)fchmod(fd, piece->mode & 0700); /* which may be another one than the first piece's */
-    (void)set_mtime(fd, piece->mtime_ns);
-    err = shoal_disk_commit(dir, fd, part, name, NULL);
-    if (err == SHOAL_OK && version.number > 0)
-        err = note_write(place, &version);
-    return err;
-}
-
 static bool all_zero(struct shoal_view bytes)
 {
     return bytes.len > 0 && bytes.bytes[0] == 0 && memcmp(bytes.bytes, bytes.bytes + 1, bytes.len - 1) == 0;
@@ -433,40 +461,100 @@ static void part_name(const char *name, const struct tree_piece *piece, char par
     (void)snprintf(part, TREE_PATH_BYTES + 32, "%s.%s.part", name, hex);
 }
 
-static enum shoal_err take_file(const struct tree_place *place, int dir, const char *name,
-                                const struct tree_piece *piece, struct stat *facts)
-{
+/* A piece on its way into a file. */
+struct take {
+    const struct tree_place *place;
+    const struct tree_piece *piece;
+    struct tree_work *work;
+    struct tree_taken *taken;
+    int dir;
+    const char *name;
     char part[TREE_PATH_BYTES + 32];
-    enum shoal_err err = SHOAL_OK;
-    int fd;
+};
 
-    part_name(name, piece, part);
-    fd = open_at(dir, part, O_RDWR | O_CREAT | (piece->offset > 0 ? 0 : O_TRUNC), piece->mode & 0700);
-    if (fd < 0 || !put_piece(fd, piece))
-        err = SHOAL_ERR_STORAGE;
-    else if (piece->last)
-        err = finish(place, dir, fd, part, name, piece);
-    if (fd >= 0 && fstat(fd, facts) != 0)
-        err = SHOAL_ERR_STORAGE;
-    if (err != SHOAL_OK)
-        (void)unlinkat(dir, part, 0);
-    if (fd >= 0)
-        (void)close(fd);
+/* N1. The part holds what its pusher named: `*version`, as it is noted here. OK with work->more: there is more to do. */
+static enum shoal_err part_holds(const struct take *t, int fd, struct tree_version *version)
+{
+    struct tree_work *work = t->work;
+    struct tree_digest *digest = t->piece->version.by_bytes && work->part.done ? &work->part_bytes : &work->part;
+    enum tree_digest_step step;
+    struct tree_version got = { .number = 0 }, noted;
+
+    work->part_bytes.by_bytes = true;
+    step = tree_digest_step(digest, fd);
+    if (step == TREE_DIGEST_DONE && digest == &work->part && t->piece->version.by_bytes)
+        step = TREE_DIGEST_MORE; /* once more by its bytes, as an agent of the version before names it */
+    work->more = step == TREE_DIGEST_MORE;
+    if (step == TREE_DIGEST_FAILED)
+        return SHOAL_ERR_STORAGE;
+    if (step == TREE_DIGEST_CHANGED)
+        return SHOAL_ERR_STALE;
+    if (work->more)
+        return SHOAL_OK;
+    got.bytes = (uint64_t)digest->facts.st_size;
+    got.hash = digest->hash;
+    got.by_bytes = t->piece->version.by_bytes;
+    *version = t->piece->version;
+    if (!t->piece->versioned) {
+        (void)note_read(t->place, &noted);
+        *version = got;
+        version->number = noted.number + 1;
+        version->author = t->piece->from;
+    } else if (!same_content(&got, version)) { /* it changed while it was sent, or pieces are missing */
+        return SHOAL_ERR_MALFORMED;
+    }
+    version->hash = work->part.hash;
+    version->by_bytes = false;
+    return SHOAL_OK;
+}
+
+/* The last piece is written: does it all hold, and is it still newer than what lies here? */
+static enum shoal_err finish(const struct take *t, int fd)
+{
+    struct tree_version version;
+    enum shoal_err err = part_holds(t, fd, &version);
+    struct here here;
+
+    if (err != SHOAL_OK || t->work->more)
+        return err;
+    if (t->piece->offset > 0) { /* what lies here may have been changed while the pieces came */
+        if (!look_here(t->place, t->work, &here))
+            return SHOAL_OK;
+        if (keeps(t->piece, &here, &t->taken->ours)) {
+            t->taken->outcome = TREE_KEPT;
+            (void)unlinkat(t->dir, t->part, 0);
+            return SHOAL_OK;
+        }
+    }
+    (void)fchmod(fd, t->piece->mode & 0700); /* which may be another one than the first piece's */
+    (void)set_mtime(fd, t->piece->mtime_ns);
+    err = shoal_disk_commit(t->dir, fd, t->part, t->name, NULL);
+    if (err == SHOAL_OK && version.number > 0)
+        err = note_write(t->place, &version);
     return err;
 }
 
-/* What came of the content that is not taken. */
-static void drop_part(const struct tree_place *place, const struct tree_piece *piece)
+static enum shoal_err take_file(struct take *t)
 {
-    char part[TREE_PATH_BYTES + 32];
-    const char *name;
-    int dir = open_folder(place->root, place->path, false, &name);
+    enum shoal_err err = SHOAL_OK;
+    int flags = O_RDWR, fd;
 
-    if (dir < 0)
-        return;
-    part_name(name, piece, part);
-    (void)unlinkat(dir, part, 0);
-    (void)close(dir);
+    if (!t->work->put)
+        flags |= O_CREAT | (t->piece->offset > 0 ? 0 : O_TRUNC);
+    part_name(t->name, t->piece, t->part);
+    fd = open_at(t->dir, t->part, flags, t->piece->mode & 0700);
+    if (fd < 0 || (!t->work->put && !put_piece(fd, t->piece)))
+        err = SHOAL_ERR_STORAGE;
+    t->work->put = true;
+    if (err == SHOAL_OK && t->piece->last)
+        err = finish(t, fd);
+    if (fd >= 0 && fstat(fd, &t->taken->facts) != 0)
+        err = SHOAL_ERR_STORAGE;
+    if (err != SHOAL_OK && err != SHOAL_ERR_STALE) /* stale: its pusher has begun again, and the part is that try's */
+        (void)unlinkat(t->dir, t->part, 0);
+    if (fd >= 0)
+        (void)close(fd);
+    return err;
 }
 
 /* The content is here already; its mode may have changed since. */
@@ -485,63 +573,72 @@ static void take_mode(const struct tree_place *place, const struct tree_piece *p
 }
 
 /* N6. */
-static enum shoal_err take_gone(const struct tree_place *place, const struct tree_piece *piece,
-                                enum tree_outcome *outcome, struct tree_version *ours)
+static enum shoal_err take_gone(const struct tree_place *place, const struct tree_piece *piece, struct tree_work *work,
+                                struct tree_taken *taken)
 {
-    struct tree_version here = { .number = 0 };
-    uint64_t ms;
+    struct here here;
     char part[TREE_PATH_BYTES + 32];
     const char *name;
-    int dir = open_folder(place->root, place->path, false, &name);
-    bool noted = note_read(place, ours), there = digest_of(place, false, &here, &ms), removed = true;
+    bool removed = true;
+    int dir;
 
-    if (noted && tree_version_cmp(ours, &piece->version) >= 0)
-        *outcome = TREE_KEPT;
-    else if (there && (!noted || !same_content(&here, ours)))
-        *outcome = TREE_KEPT;
-    if (!noted)
-        *ours = here;
+    if (!look_here(place, work, &here))
+        return SHOAL_OK;
+    dir = open_folder(place->root, place->path, false, &name);
+    if (here.noted && tree_version_cmp(&here.note, &piece->version) >= 0)
+        taken->outcome = TREE_KEPT;
+    else if (here.there && (!here.noted || !same_content(&here.is, &here.note)))
+        taken->outcome = TREE_KEPT;
+    taken->ours = here.noted ? here.note : here.is;
     if (dir >= 0) {
         part_name(name, piece, part);
         (void)unlinkat(dir, part, 0); /* what was on its way when it was removed */
-        removed = *outcome == TREE_KEPT || !there || (unlinkat(dir, name, 0) == 0 && fsync(dir) == 0);
+        removed = taken->outcome == TREE_KEPT || !here.there || (unlinkat(dir, name, 0) == 0 && fsync(dir) == 0);
         (void)close(dir);
     }
     if (!removed)
         return SHOAL_ERR_STORAGE;
-    return *outcome == TREE_KEPT || !(noted || there) ? SHOAL_OK : note_write(place, &piece->version);
+    return taken->outcome == TREE_KEPT || !(here.noted || here.there) ? SHOAL_OK : note_write(place, &piece->version);
 }
 
-enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece, enum tree_outcome *outcome,
-                         struct tree_version *ours, struct stat *facts)
+/* The first piece: what is here may not be older. OK with TREE_TAKEN: it is. */
+static void look_first(const struct tree_place *place, const struct tree_piece *piece, struct tree_work *work,
+                       struct tree_taken *taken)
 {
-    enum shoal_err err;
-    const char *name;
-    int dir;
+    struct here here;
 
-    *outcome = TREE_TAKEN;
-    *ours = (struct tree_version){ .number = 0 };
+    if (!look_here(place, work, &here) || !keeps(piece, &here, &taken->ours))
+        return;
+    taken->outcome = TREE_KEPT;
+    if (piece->versioned && taken->ours.number > 0 && tree_version_cmp(&taken->ours, &piece->version) == 0)
+        take_mode(place, piece);
+}
+
+enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece, struct tree_work *work,
+                         struct tree_taken *taken)
+{
+    struct take t = { .place = place, .piece = piece, .work = work, .taken = taken };
+    enum shoal_err err;
+
+    *taken = (struct tree_taken){ .outcome = TREE_TAKEN };
+    work->more = false;
     if (piece->gone)
-        return take_gone(place, piece, outcome, ours);
-    /* Before the last one of many pieces, too: what lies here may have been changed while they came. */
-    if (!piece->log && (piece->offset == 0 || piece->last) && keeps(place, piece, ours)) {
-        *outcome = TREE_KEPT;
-        if (piece->offset > 0)
-            drop_part(place, piece);
-        else if (piece->versioned && ours->number > 0 && tree_version_cmp(ours, &piece->version) == 0)
-            take_mode(place, piece);
-        return SHOAL_OK;
+        return take_gone(place, piece, work, taken);
+    if (!piece->log && piece->offset == 0 && !work->put) {
+        look_first(place, piece, work, taken);
+        if (work->more || taken->outcome == TREE_KEPT)
+            return SHOAL_OK;
     }
     err = shoal_disk_folders(place->root, 0700, NULL);
     if (err != SHOAL_OK)
         return err;
-    dir = open_folder(place->root, place->path, true, &name);
-    if (dir < 0)
+    t.dir = open_folder(place->root, place->path, true, &t.name);
+    if (t.dir < 0)
         return SHOAL_ERR_STORAGE;
     if (piece->log)
-        err = take_log(dir, name, piece, facts);
+        err = take_log(t.dir, t.name, piece, &taken->facts);
     else
-        err = take_file(place, dir, name, piece, facts);
-    (void)close(dir);
+        err = take_file(&t);
+    (void)close(t.dir);
     return err;
 }

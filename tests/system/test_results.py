@@ -261,6 +261,29 @@ def test_results_and_log_are_whole_on_every_host_as_soon_as_the_job_has_ended(ne
         assert list(pool.map(shown, mesh.hosts)) == [(200 << 20, "last words\n")] * hosts
 
 
+HUGE = """
+import os
+with open(os.path.join(os.environ["RESULT_DIR"], "huge"), "wb") as out:
+    out.truncate(200 << 30)
+    os.pwrite(out.fileno(), b"in the middle", 77 << 30)
+"""
+
+
+def test_a_huge_file_of_one_job_holds_up_nothing(new_mesh, script):
+    """Its holes are neither read nor hashed nor sent: read and hashed, it would take minutes on each host."""
+    mesh = new_mesh(slots=1)
+    huge = submit(mesh, mesh.hosts[0], script(HUGE))
+    small = submit(mesh, mesh.hosts[1], script(PRINTER), script=("1",))
+    for job, path in ((small, "left"), (huge, "huge")):
+        assert ended(mesh, job)["state"] == "FINISHED"
+        mesh.until(lambda job=job, path=path: all(path in on_disk(host, job) for host in mesh.hosts), 40, "%s is on every host" % path)
+    for host in mesh.hosts:
+        answer = host.get("/v1/jobs/%s/files" % huge)
+        assert (answer["complete"], [file["bytes"] for file in answer["files"] if file["path"] == "huge"]) == (True, [200 << 30])
+        path = "/v1/jobs/%s/files/huge" % huge
+        assert fetch(mesh, host, path, Range="bytes=%d-%d" % (77 << 30, (77 << 30) + 13))[2] == b"in the middle\0"
+
+
 def test_what_an_ended_job_left_outlives_all_agents(new_mesh, script):
     mesh = new_mesh(slots=1)
     folder = script(PRINTER)

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "shoal/hash.h"
+#include "shoal/wire.h"
 
 /* Two hosts, each with a result folder and notes. */
 struct fixture {
@@ -26,7 +27,26 @@ struct fixture {
 
 static const struct shoal_node_id author[2] = { { { 1 } }, { { 2 } } };
 
-static struct tree_author by(unsigned host) { return (struct tree_author){ .node = author[host] }; }
+/* Which content the host's file is: each test's files but one are of one slice. */
+static struct tree_version prepare(const struct tree_place *place, unsigned host, bool doubted, bool *fresh)
+{
+    const struct tree_change change = { .self.node = author[host], .doubted = doubted };
+    struct tree_work work = { 0 };
+    struct tree_version version;
+
+    do
+        assert_int_equal(tree_prepare(place, &change, &work, &version, fresh), SHOAL_OK);
+    while (work.more);
+    return version;
+}
+
+static enum shoal_err forget(const struct tree_place *place, unsigned host, uint64_t above, struct tree_version *version)
+{
+    const struct tree_change change = { .self.node = author[host], .above = above };
+    bool fresh;
+
+    return tree_forget(place, &change, version, &fresh);
+}
 
 static int setup(void **state)
 {
@@ -102,7 +122,7 @@ static struct tree_piece prepared(struct fixture *f, unsigned from, const char *
     bool fresh;
 
     put(&f->host[from], text);
-    assert_int_equal(tree_prepare(&f->host[from], by(from), false, 0, &piece.version, &fresh), SHOAL_OK);
+    piece.version = prepare(&f->host[from], from, false, &fresh);
     piece.bytes = shoal_view_of((const uint8_t *)text, strlen(text));
     return piece;
 }
@@ -110,24 +130,26 @@ static struct tree_piece prepared(struct fixture *f, unsigned from, const char *
 static struct tree_piece removed(struct fixture *f, unsigned from, uint64_t above)
 {
     struct tree_piece piece = { .last = true, .versioned = true, .gone = true, .from = author[from] };
-    bool fresh;
 
     if (is_there(&f->host[from]))
         take_away(&f->host[from]);
-    assert_int_equal(tree_forget(&f->host[from], by(from), above, &piece.version, &fresh), SHOAL_OK);
+    assert_int_equal(forget(&f->host[from], from, above, &piece.version), SHOAL_OK);
     return piece;
 }
 
 static enum tree_outcome take(struct fixture *f, unsigned at, const struct tree_piece *piece, struct tree_version *ours)
 {
-    struct tree_version none;
-    enum tree_outcome outcome;
-    struct stat facts;
-    struct tree_piece taken = *piece;
+    struct tree_work work = { 0 };
+    struct tree_taken taken;
+    struct tree_piece there = *piece;
 
-    taken.here.node = author[at];
-    assert_int_equal(tree_take(&f->host[at], &taken, &outcome, ours == NULL ? &none : ours, &facts), SHOAL_OK);
-    return outcome;
+    there.here.node = author[at];
+    do
+        assert_int_equal(tree_take(&f->host[at], &there, &work, &taken), SHOAL_OK);
+    while (work.more);
+    if (ours != NULL)
+        *ours = taken.ours;
+    return taken.outcome;
 }
 
 static void a_removal_takes_away_the_content_that_it_knows(void **state)
@@ -199,17 +221,16 @@ static void only_a_file_that_is_not_there_is_removed(void **state)
     struct fixture *f = *state;
     struct tree_version version;
     char target[TREE_ROOT_BYTES + 8], link[TREE_ROOT_BYTES + 8];
-    bool fresh;
 
     (void)prepared(f, 0, "one");
-    assert_int_equal(tree_forget(&f->host[0], by(0), 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(forget(&f->host[0], 0, 0, &version), SHOAL_ERR_NOT_FOUND);
     take_away(&f->host[0]);
     (void)snprintf(target, sizeof(target), "%s/real", f->root);
     (void)snprintf(link, sizeof(link), "%s/sub", f->host[0].root);
     assert_int_equal(mkdir(target, 0700), 0);
     assert_int_equal(symlink(target, link), 0); /* cannot be looked into: no link is followed */
     (void)snprintf(f->host[0].path, sizeof(f->host[0].path), "sub/model.pth");
-    assert_int_equal(tree_forget(&f->host[0], by(0), 0, &version, &fresh), SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(forget(&f->host[0], 0, 0, &version), SHOAL_ERR_NOT_FOUND);
 }
 
 /* N3. What it noted before the power cut is another content: which one is whole is not known. */
@@ -221,11 +242,11 @@ static void a_content_that_is_not_proven_has_no_number(void **state)
     const uint64_t number = prepared(f, 0, "one").version.number;
 
     put(&f->host[0], "o");
-    assert_int_equal(tree_prepare(&f->host[0], by(0), true, 0, &version, &fresh), SHOAL_OK);
+    version = prepare(&f->host[0], 0, true, &fresh);
     assert_int_equal(version.number, 0);
     assert_false(fresh);
     put(&f->host[0], "one");
-    assert_int_equal(tree_prepare(&f->host[0], by(0), true, 0, &version, &fresh), SHOAL_OK);
+    version = prepare(&f->host[0], 0, true, &fresh);
     assert_int_equal(version.number, number);
 }
 
@@ -243,7 +264,6 @@ static void a_note_of_another_path_says_nothing(void **state)
     struct fixture *f = *state;
     struct tree_place *place = &f->host[0];
     char from[TREE_ROOT_BYTES + 80], to[TREE_ROOT_BYTES + 80];
-    struct tree_version version;
     bool fresh;
 
     (void)prepared(f, 0, "changed once");
@@ -253,7 +273,7 @@ static void a_note_of_another_path_says_nothing(void **state)
     note_path(place, to);
     put(place, "one");
     assert_int_equal(rename(from, to), 0);
-    assert_int_equal(tree_prepare(place, by(0), false, 0, &version, &fresh), SHOAL_OK);
+    (void)prepare(place, 0, false, &fresh);
     assert_true(fresh);
 }
 
@@ -263,8 +283,7 @@ static void zeros_take_away_what_an_earlier_try_left(void **state)
     static char text[3 * 4096 + 1], zeros[3 * 4096 + 1];
     struct fixture *f = *state;
     struct tree_piece piece;
-    struct tree_version ours;
-    enum tree_outcome outcome;
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
     struct stat facts;
 
     memset(text, 'x', sizeof(text) - 1);
@@ -280,7 +299,9 @@ static void zeros_take_away_what_an_earlier_try_left(void **state)
     piece.version.hash = shoal_hash_of(shoal_view_of((const uint8_t *)zeros, sizeof(zeros) - 1));
     piece.bytes = shoal_view_of((const uint8_t *)zeros + 4096, 2 * 4096);
     piece.last = true;
-    assert_int_equal(tree_take(&f->host[1], &piece, &outcome, &ours, &facts), SHOAL_OK);
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+    file_path(&f->host[1], path);
+    assert_int_equal(stat(path, &facts), 0);
     assert_int_equal(facts.st_size, sizeof(zeros) - 1);
 }
 
@@ -396,7 +417,7 @@ static void a_late_push_takes_away_no_later_change(void **state)
     assert_true(ours.number > first.version.number);
     assert_memory_equal(&ours.author, &author[1], sizeof(author[1]));
     last.bytes = shoal_view_of((const uint8_t *)"last", 4);
-    assert_int_equal(tree_prepare(&f->host[1], by(1), false, 0, &last.version, &fresh), SHOAL_OK);
+    last.version = prepare(&f->host[1], 1, false, &fresh);
     assert_int_equal(tree_version_cmp(&ours, &last.version), 0); /* what was told is what is noted then */
     assert_int_equal(take(f, 1, &first, NULL), TREE_KEPT);
     assert_int_equal(take(f, 0, &last, NULL), TREE_TAKEN);
@@ -454,6 +475,162 @@ static void a_later_call_counts_more_than_a_clock(void **state)
     assert_int_equal(take(f, 1, &piece, NULL), TREE_KEPT);
 }
 
+/* Of one byte more than is hashed by its bytes, nothing but a hole, with `text` at `at`. */
+static void put_long(const struct tree_place *place, uint64_t bytes, uint64_t at, const char *text, size_t len)
+{
+    char path[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+    int fd;
+
+    file_path(place, path);
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && pwrite(fd, text, len, (off_t)at) == (ssize_t)len);
+    assert_int_equal(close(fd), 0);
+}
+
+static uint64_t bytes_read;
+
+ssize_t pread(int fd, void *bytes, size_t len, off_t at);
+ssize_t pread(int fd, void *bytes, size_t len, off_t at)
+{
+    ssize_t got = (ssize_t)syscall(SYS_pread64, fd, bytes, len, at);
+
+    bytes_read += got > 0 ? (uint64_t)got : 0;
+    return got;
+}
+
+/* H1. A hundred GiB of holes are neither read nor hashed, and zeros that were written are the same content. */
+static void a_hole_costs_nothing_and_is_zeros(void **state)
+{
+    static const char zeros[2 * TREE_CHUNK_BYTES];
+    const uint64_t bytes = 100 * (uint64_t)TREE_WHOLE_BYTES + 5;
+    struct fixture *f = *state;
+    struct tree_version hole, written, other;
+    bool fresh;
+
+    bytes_read = 0;
+    put_long(&f->host[0], bytes, 7 * TREE_CHUNK_BYTES, "text", 4);
+    hole = prepare(&f->host[0], 0, false, &fresh);
+    assert_int_equal(hole.bytes, bytes);
+    assert_true(bytes_read < TREE_SLICE_BYTES);
+    put_long(&f->host[0], bytes, 7 * TREE_CHUNK_BYTES - sizeof(zeros) / 2, zeros, sizeof(zeros));
+    other = prepare(&f->host[0], 0, false, &fresh);
+    assert_memory_not_equal(&hole.hash, &other.hash, sizeof(hole.hash));
+    put_long(&f->host[0], bytes, 7 * TREE_CHUNK_BYTES, "text", 4);
+    written = prepare(&f->host[0], 0, false, &fresh);
+    assert_memory_equal(&hole.hash, &written.hash, sizeof(hole.hash));
+    put_long(&f->host[1], bytes, bytes - 1, zeros, 1);
+    assert_memory_equal(&other.hash, prepare(&f->host[1], 1, false, &fresh).hash.bytes, sizeof(other.hash));
+}
+
+/* N8. */
+static void a_long_file_is_hashed_in_slices(void **state)
+{
+    struct fixture *f = *state;
+    const struct tree_change change = { .self.node = author[0] };
+    struct tree_work work = { 0 };
+    struct tree_version version;
+    unsigned calls = 0;
+    bool fresh;
+
+    put_long(&f->host[0], 3 * TREE_SLICE_BYTES, 0, "x", 1);
+    do {
+        bytes_read = 0;
+        assert_int_equal(tree_prepare(&f->host[0], &change, &work, &version, &fresh), SHOAL_OK);
+        assert_true(bytes_read <= TREE_SLICE_BYTES + TREE_PATH_BYTES);
+        calls++;
+    } while (work.more);
+    assert_int_equal(calls, 3);
+    assert_true(fresh && version.bytes == 3 * TREE_SLICE_BYTES);
+    work = (struct tree_work){ 0 };
+    assert_int_equal(tree_prepare(&f->host[0], &change, &work, &version, &fresh), SHOAL_OK);
+    assert_true(work.more);
+    put_long(&f->host[0], 3 * TREE_SLICE_BYTES, 1, "x", 1);
+    assert_int_equal(tree_prepare(&f->host[0], &change, &work, &version, &fresh), SHOAL_ERR_STALE);
+}
+
+/* The piece of a long file that comes last: what went before it is a hole. */
+static struct tree_piece last_piece(const struct tree_version *version)
+{
+    return (struct tree_piece){ .last = true,
+                                .versioned = true,
+                                .mode = 0600,
+                                .offset = version->bytes - 4,
+                                .from = author[0],
+                                .version = *version,
+                                .bytes = shoal_view_of((const uint8_t *)"text", 4) };
+}
+
+/* N1, N7. The part is verified in slices; what is changed here meanwhile stays. */
+static void a_change_while_a_part_is_verified_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_version version;
+    struct tree_work work = { 0 };
+    struct tree_taken taken;
+    struct tree_piece piece;
+    bool fresh;
+
+    put_long(&f->host[0], 3 * TREE_SLICE_BYTES, 3 * TREE_SLICE_BYTES - 4, "text", 4);
+    version = prepare(&f->host[0], 0, false, &fresh);
+    piece = last_piece(&version);
+    piece.here.node = author[1];
+    assert_int_equal(tree_take(&f->host[1], &piece, &work, &taken), SHOAL_OK);
+    assert_true(work.more && !is_there(&f->host[1]));
+    let_time_pass(&f->host[1]);
+    put(&f->host[1], "last");
+    while (work.more)
+        assert_int_equal(tree_take(&f->host[1], &piece, &work, &taken), SHOAL_OK);
+    assert_int_equal(taken.outcome, TREE_KEPT);
+    take_away(&f->host[1]);
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+    assert_int_equal(prepare(&f->host[1], 1, false, &fresh).number, version.number);
+}
+
+/* An agent of the version before names a long file by all of its bytes, in its notes and to others. */
+static void a_long_file_of_the_version_before_is_known(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_version version, again;
+    char path[TREE_ROOT_BYTES + 80];
+    uint8_t bytes[TREE_PATH_BYTES + 160];
+    struct tree_piece piece;
+    struct shoal_writer w;
+    struct tree_digest digest = { .by_bytes = true };
+    char file[TREE_ROOT_BYTES + TREE_PATH_BYTES];
+    ssize_t len;
+    bool fresh;
+    int fd;
+
+    put_long(&f->host[0], TREE_WHOLE_BYTES + 8, TREE_WHOLE_BYTES + 4, "text", 4);
+    version = prepare(&f->host[0], 0, false, &fresh);
+    file_path(&f->host[0], file);
+    fd = open(file, O_RDONLY | O_CLOEXEC);
+    while (tree_digest_step(&digest, fd) == TREE_DIGEST_MORE)
+        continue;
+    assert_true(digest.done);
+    (void)close(fd);
+    note_path(&f->host[0], path);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    len = read(fd, bytes, sizeof(bytes));
+    assert_true(len > 36);
+    bytes[1] = 1; /* its version */
+    w = shoal_writer_init(bytes + len - 36, 36);
+    shoal_put_hash(&w, digest.hash);
+    shoal_put_u32(&w, shoal_crc32c(0, shoal_view_of(bytes, (size_t)len - 4)));
+    assert_int_equal(pwrite(fd, bytes, (size_t)len, 0), len);
+    (void)close(fd);
+    again = prepare(&f->host[0], 0, false, &fresh);
+    assert_true(!fresh && again.number == version.number && !again.by_bytes);
+    assert_memory_equal(&again.hash, &version.hash, sizeof(again.hash));
+
+    again.hash = digest.hash;
+    again.by_bytes = true;
+    piece = last_piece(&again);
+    assert_int_equal(take(f, 1, &piece, NULL), TREE_TAKEN);
+    assert_memory_equal(&version.hash, prepare(&f->host[1], 1, false, &fresh).hash.bytes, sizeof(version.hash));
+    assert_false(fresh);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -466,7 +643,9 @@ int main(void)
         CASE(zeros_take_away_what_an_earlier_try_left),       CASE(a_piece_of_a_log_is_flushed_before_it_counts),
         CASE(a_log_has_one_time_on_every_host),               CASE(a_late_push_takes_away_no_later_change),
         CASE(a_change_between_two_pieces_stays),              CASE(an_earlier_change_that_is_not_noted_gives_way),
-        CASE(a_later_call_counts_more_than_a_clock),
+        CASE(a_later_call_counts_more_than_a_clock),          CASE(a_hole_costs_nothing_and_is_zeros),
+        CASE(a_long_file_is_hashed_in_slices),                CASE(a_change_while_a_part_is_verified_stays),
+        CASE(a_long_file_of_the_version_before_is_known),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
