@@ -129,6 +129,7 @@ struct agent_spares {
 struct agent_job {
     bool used;
     bool opened;     /* JOB_OPEN: something of it runs, or will run, here */
+    bool reopened;   /* ... after this agent's restart */
     bool cold_said;  /* a run was to be warm, and the launcher's log says why it is not */
     bool notes_said; /* the launcher's log names the options that have no effect */
     struct shoal_job_id id;
@@ -461,6 +462,8 @@ void agent_tree_stop(struct agent_job *job);
 void agent_tree_scan(struct agent *agent, struct agent_job *job);
 /* Nothing that was found here is still to be sent, or on its way. */
 bool agent_tree_quiet(const struct agent_job *job);
+uint64_t agent_tree_progress_ns(const struct agent_job *job); /* when copying went on last; 0: never */
+size_t agent_tree_left(const struct agent_job *job, const char **path); /* files that some host lacks, and the first one's path */
 bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node, bool logs); /* the same of one host, or of logs alone */
 /* agent_tree_wait.c. `done` is called when the job's files that other hosts have written, or its `logs` alone, are here, as far
  * as those can be reached, or `wait_ms` are over (`all` is false), at most 5 s; maybe before this returns. */
@@ -472,6 +475,11 @@ size_t agent_tree_hosts(struct agent *agent, struct shoal_job_id id, struct shoa
 /* That question of another host. */
 void agent_tree_settle(struct agent *agent, struct shoal_node_id from, struct shoal_job_id id, bool logs,
                        struct peer_question *question);
+/* agent_tree_take.c: where the hosts' lines lie that say which files of the job they have not brought here, and, on any thread, the
+ * line of one of them. False: there is none. */
+#define AGENT_OWED_BYTES 300
+void agent_tree_owed_folder(const struct agent *agent, struct shoal_job_id id, char folder[AGENT_PATH_BYTES]);
+bool agent_tree_owed(const char *folder, char line[AGENT_OWED_BYTES]);
 void agent_tree_deleted(struct agent *agent, struct shoal_job_id id); /* no piece of its files is taken any more */
 /* The same, unless it was done a moment ago: tasks of an array end by the hundred. */
 void agent_tree_scan_some(struct agent *agent, struct agent_job *job);

@@ -27,9 +27,9 @@
 
 #define WORKER_NICE 5
 /* An ended job stays in the table for so long after it was last asked for; while files of it are on their way to other
- * hosts, for longer. */
+ * hosts, until copying has not gone on for STUCK_NS. */
 #define KEPT_NS (2 * SHOAL_S)
-#define KEPT_MAX_NS (30 * SHOAL_S)
+#define STUCK_NS (30 * SHOAL_S)
 /* A job whose bundle was asked for will run here: a host that is none of its guardians knows them until then. */
 #define COMING_NS (600 * SHOAL_S)
 
@@ -318,7 +318,7 @@ void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t gener
 
     if (spec_read(agent, job->id, &spec) && fold_spec(job, shoal_buf_view(&spec)) == 0) {
         job->generation = generation;
-        job->opened = true;
+        job->opened = job->reopened = true;
         set_result_dir(agent, job);
         (void)snprintf(code, sizeof(code), "%s/_submitted_code", job->result_dir);
         job->files = find_main(job, code) ? AGENT_FILES_READY : AGENT_FILES_NONE;
@@ -373,6 +373,19 @@ unsigned agent_jobs_count(const struct agent *agent)
     return count;
 }
 
+/* What some host lacks is not copied any more. Those that were told so keep saying it (agent_tree_push.c). */
+static void say_given_up(const struct agent *agent, const struct agent_job *job)
+{
+    const char *path;
+    size_t count = agent_tree_left(job, &path);
+
+    if (count > 0)
+        agent_log(agent, "%s: %zu files of it are not on all hosts that are to have them, %.200s among them: copying has not gone "
+                  "on for %u s and is given up", job->text, count, path, (unsigned)(STUCK_NS / SHOAL_S));
+}
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 /* A job of which nothing runs here and nothing is under way costs no memory: what is asked of it is read from disk. A job
  * with a ledger stays until it is archived, since the ledger's end is in memory. */
 void agent_jobs_sweep(struct agent *agent)
@@ -381,16 +394,19 @@ void agent_jobs_sweep(struct agent *agent)
 
     for (unsigned i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_job *job = agent->jobs[i];
-        uint64_t kept_ns;
+        uint64_t until_ns;
 
         if (job == NULL || job->opened || job->ledger != NULL || job->files == AGENT_FILES_FETCHING)
             continue;
         if (job->guardian_count > 0 && job->spec_bytes.len == 0 && shoal_sched_job(agent->sched, job->id) == NULL)
-            kept_ns = COMING_NS;
+            until_ns = job->touched_ns + COMING_NS;
+        else if (agent_tree_quiet(job))
+            until_ns = job->touched_ns + KEPT_NS;
         else
-            kept_ns = agent_tree_quiet(job) ? KEPT_NS : KEPT_MAX_NS;
-        if (now < job->touched_ns + kept_ns)
+            until_ns = later(job->touched_ns, agent_tree_progress_ns(job)) + STUCK_NS;
+        if (now < until_ns)
             continue;
+        say_given_up(agent, job);
         job_free(agent, job);
     }
 }

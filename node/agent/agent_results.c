@@ -22,7 +22,7 @@
 
 #include "shoal/banned.h"
 
-#define DEPTH_MAX 16
+#define COUNTED_DEPTH_MAX 64u /* as tree_walk.h */
 #define CODE "_submitted_code/"
 
 bool agent_result_is_temporary(const char *path)
@@ -101,6 +101,31 @@ static void look_at(struct agent_results *results, const char *path, const struc
     memcpy(result->path, path, strlen(path) + 1);
 }
 
+static bool is_left(const char *name) { return name[0] == '.' || strcmp(name, "__pycache__") == 0; }
+
+/* What lies in a folder that is too deep, or whose path is too long. Takes the descriptor. */
+static void count(int fd, unsigned depth, struct agent_results *results)
+{
+    DIR *dir = fd < 0 || depth > COUNTED_DEPTH_MAX ? NULL : fdopendir(fd);
+    const struct dirent *entry;
+
+    if (fd >= 0 && dir == NULL)
+        (void)close(fd);
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        struct stat facts;
+
+        if (is_left(entry->d_name) || fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (S_ISDIR(facts.st_mode))
+            count(openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), depth + 1, results);
+        else if (S_ISREG(facts.st_mode) && !agent_result_is_temporary(entry->d_name) &&
+                 facts.st_mtime != SHOAL_BUNDLE_MTIME_S) /* E3 */
+            results->left_out++;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+}
+
 static void walk(const char *root, const char *relative, unsigned depth, struct agent_results *results)
 {
     int fd = shoal_open_below(root, relative[0] == '\0' ? "." : relative, O_RDONLY | O_DIRECTORY);
@@ -112,15 +137,16 @@ static void walk(const char *root, const char *relative, unsigned depth, struct 
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
         char path[2 * AGENT_RESULT_PATH_BYTES];
         struct stat facts;
+        bool fits;
 
-        if (entry->d_name[0] == '.' || strcmp(entry->d_name, "__pycache__") == 0 ||
-            fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+        if (is_left(entry->d_name) || fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
-        if ((size_t)snprintf(path, sizeof(path), "%s%s%s", relative, relative[0] == '\0' ? "" : "/", entry->d_name) >=
-            AGENT_RESULT_PATH_BYTES)
-            results->left_out++;
-        else if (S_ISDIR(facts.st_mode) && depth < DEPTH_MAX)
+        fits = (size_t)snprintf(path, sizeof(path), "%s%s%s", relative, relative[0] == '\0' ? "" : "/", entry->d_name) <
+               AGENT_RESULT_PATH_BYTES;
+        if (S_ISDIR(facts.st_mode) && fits && depth < AGENT_RESULT_DEPTH_MAX)
             walk(root, path, depth + 1, results);
+        else if (S_ISDIR(facts.st_mode))
+            count(openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), depth + 1, results);
         else if (S_ISREG(facts.st_mode) && !agent_result_is_temporary(path)) /* E1, E2 */
             look_at(results, path, &facts);
     }

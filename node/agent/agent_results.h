@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define AGENT_RESULT_PATH_BYTES 256
+#define AGENT_RESULT_DEPTH_MAX 16u /* files below more folders are counted, and not listed */
 
 struct agent_result {
     char path[AGENT_RESULT_PATH_BYTES]; /* relative to RESULT_DIR */
@@ -18,7 +19,7 @@ struct agent_result {
 struct agent_results {
     struct agent_result *list; /* by path; the caller's to free */
     size_t count, cap;
-    size_t left_out; /* more than SHOAL_RESULT_FILES_MAX, or named so that no list can show it */
+    size_t left_out; /* more than SHOAL_RESULT_FILES_MAX, too deep, or named so that no list can show it */
 };
 
 /* A name that whoever writes it means to rename or remove. */

@@ -3,8 +3,8 @@
  *   host that writes --PEER_PUSH_FILE, piece by piece--> guardians and the other hosts of the job
  *
  * Each host with a worker looks at its folder four times a second. What it finds changed, and did not itself receive,
- * is flushed and pushed (agent_tree_push.c): files below log/ by what was appended, every other file whole, under a temporary name until its
- * last piece came and hash and length hold. A file appears elsewhere within 2 s, whole; the last writer of a path wins. The
+ * is flushed and pushed (agent_tree_push.c): files below log/ by what was appended, every other file whole, under a temporary
+ * name until its last piece came and hash and length hold. A small file appears elsewhere within 2 s, whole; the last writer of a path wins. The
  * files of the bundle are on every host already and are pushed only when they change. Disks are waited for on the file
  * thread (agent_files.c), where tree_disk.c says which content of a path this host has.
  *
@@ -21,7 +21,9 @@
  *     later one that saw everything, logs left out. A folder without the logs that it had is lost, and tells of no removal.
  * T7. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so.
  * T8. The order of two logs goes before them, and was looked at after them (W1 of tree_walk.c): another host may lack what was
- *     printed last, and never shows what it has in another order. */
+ *     printed last, and never shows what it has in another order.
+ * T9. Files below more than TREE_WALK_DEPTH_MAX folders, or with paths that are too long, are copied to no host. They count as the
+ *     others do (T7), and the other hosts are told that they lack them. */
 #include "agent_tree.h"
 
 #include <sys/stat.h>
@@ -308,30 +310,52 @@ void agent_tree_free(struct tree *tree)
     free(tree);
 }
 
+/* T9 */
+static void say_outside(struct tree *tree, uint64_t outside)
+{
+    if (outside > 0 && tree->outside == 0)
+        agent_log(tree->agent,
+                  "%s: %llu files of it are copied to no other host: they lie below more than %u folders, or their paths have %u "
+                  "bytes or more", tree->job->text, (unsigned long long)outside, TREE_WALK_DEPTH_MAX, TREE_PATH_BYTES);
+    tree->outside = outside;
+}
+
+/* T7 */
+static void end_job(const struct tree *tree, const struct tree_walk *walk)
+{
+    const struct agent *agent = tree->agent;
+    char text[200];
+
+    if (walk->too_deep)
+        (void)snprintf(text, sizeof(text),
+                       "its result folder on %s has a file below more than %u folders; lay fewer into each other",
+                       agent->settings.name, TREE_WALK_COUNTED_MAX);
+    else if (walk->bytes > walk->bytes_max)
+        (void)snprintf(text, sizeof(text),
+                       "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
+                       (unsigned long long)agent->settings.files_gib, agent->settings.name);
+    else
+        (void)snprintf(text, sizeof(text),
+                       "its result folder holds more than %llu files on %s; write fewer, or raise files-max there",
+                       (unsigned long long)walk->files_max, agent->settings.name);
+    agent_job_over(tree->agent, tree->job, text);
+}
+
 /* All that is there has been looked at. */
 static void look_ended(struct tree *tree, const struct tree_walk *walk)
 {
-    struct agent *agent = tree->agent;
-    char text[200];
-
-    if (walk->end == TREE_WALK_OVER) { /* T7 */
-        if (walk->bytes > walk->bytes_max)
-            (void)snprintf(text, sizeof(text),
-                           "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
-                           (unsigned long long)agent->settings.files_gib, agent->settings.name);
-        else
-            (void)snprintf(text, sizeof(text),
-                           "its result folder holds more than %llu files on %s; write fewer, or raise files-max there",
-                           (unsigned long long)walk->files_max, agent->settings.name);
-        agent_job_over(agent, tree->job, text);
+    if (walk->end == TREE_WALK_OVER) {
+        end_job(tree, walk);
     } else if (walk->end == TREE_WALK_WHOLE) {
         tree->baseline = true;
+        say_outside(tree, walk->outside);
         if (!walk->blind && walk->count < tree->count - tree->gone)
             look_for_gone(tree);
         entries_prune(tree);
     }
     agent_tree_targets(tree);
     agent_tree_push(tree);
+    agent_tree_owe(tree);
 }
 
 /* A folder of a few files is looked at here and now; one of many on the thread. */
@@ -397,6 +421,7 @@ static void scan_now_and_then(struct agent *agent, struct agent_job *job)
     } else { /* what could not be pushed is tried again */
         agent_tree_targets(tree);
         agent_tree_push(tree);
+        agent_tree_owe(tree);
     }
 }
 

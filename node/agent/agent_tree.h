@@ -38,6 +38,14 @@ struct due {
     size_t cursor; /* where to look for them */
 };
 
+/* What a host is told that it lacks (tree_owed.h). */
+enum tree_debt {
+    TREE_DEBT_NONE,
+    TREE_DEBT_UNKNOWN, /* by an agent of this host before this one, or nobody is being told */
+    TREE_DEBT_LATE,    /* files are on their way */
+    TREE_DEBT_OUTSIDE, /* files lie where none are copied */
+};
+
 struct target {
     struct shoal_node_id node;
     bool named; /* it keeps the job's files, as far as is known now */
@@ -51,6 +59,9 @@ struct target {
     bool dirty_logs;     /* a log may be due to it */
     struct due files[2]; /* small ones, long ones */
     unsigned failures;   /* one after the other */
+    enum tree_debt owed, telling; /* what it was told last that it lacks; what it is being told */
+    bool mute;                    /* an agent of a version before: it is not told */
+    uint64_t due_ns;              /* since when something is due to it; 0: nothing is */
     size_t entry;        /* of the piece under way */
     uint32_t version;
     uint64_t piece_next; /* what follows it */
@@ -81,6 +92,7 @@ struct tree {
     uint64_t rests_until_ns;
     bool again; /* look once more after this look: something has ended since it began */
     bool large; /* looked at on the thread */
+    uint64_t outside; /* files that are copied to no host */
     bool spoke; /* a log holds something */
     struct target targets[TREE_TARGETS_MAX];
     size_t target_count;
@@ -98,6 +110,8 @@ void agent_tree_touch(struct tree *tree);
 /* The hosts that keep the job's files now. */
 void agent_tree_targets(struct tree *tree);
 void agent_tree_push(struct tree *tree);
+/* Tells hosts what they lack, four times a second. */
+void agent_tree_owe(struct tree *tree);
 void agent_tree_free(struct tree *tree);
 
 #endif

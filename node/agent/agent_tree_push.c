@@ -4,8 +4,13 @@
  *
  * Q1. To each host logs go first, then small files, then long ones, piece by piece: what is small waits for one piece at most.
  * Q2. Of a job one small and one long file are prepared at a time, the long one in slices (F3 of agent_files.c).
- * Q3. A long file that its job is still writing is not prepared before it has been left alone for STILL_NS. */
+ * Q3. A long file that its job is still writing is not prepared before it has been left alone for STILL_NS.
+ * Q4. A host to which something is due for longer than LATE_NS is told so, and once more when it has all: it says that files are
+ *     missing as long as this one has not brought them, whatever becomes of it. */
 #include "agent_tree.h"
+
+#include "agent_results.h"
+#include "node/blob/tree_owed.h"
 
 #include "shoal/banned.h"
 
@@ -14,6 +19,7 @@
 /* Whoever takes a file hashes it before it answers: a slow disk reads so much in a second. */
 #define HASHED_A_SECOND (16 * SHOAL_MIB)
 #define STILL_NS (500 * SHOAL_MS)
+#define LATE_NS SHOAL_S
 /* After an error of the disk. */
 #define REST_NS (250 * SHOAL_MS)
 /* Tries of a host that end with an error one after the other: what comes after them is no progress. */
@@ -62,6 +68,8 @@ void agent_tree_touch(struct tree *tree)
 static void target_begin(struct tree *tree, size_t at, struct shoal_node_id node)
 {
     tree->targets[at] = (struct target){ .node = node, .tree = tree, .named = true };
+    tree->targets[at].owed = tree->job->reopened ? TREE_DEBT_UNKNOWN : TREE_DEBT_NONE;
+    tree->targets[at].telling = TREE_DEBT_UNKNOWN;
     due_again(&tree->targets[at]);
     for (size_t i = 0; i < tree->count; i++) {
         tree->entries[i].sent[at] = 0;
@@ -79,7 +87,7 @@ static void target_need(struct tree *tree, struct shoal_node_id node)
             tree->targets[at].named = true;
             return;
         }
-        if (!tree->targets[at].named && !tree->targets[at].asking)
+        if (!tree->targets[at].named && !tree->targets[at].asking && tree->targets[at].telling == TREE_DEBT_UNKNOWN)
             spare = at;
     }
     if (tree->target_count < TREE_TARGETS_MAX)
@@ -444,6 +452,85 @@ static struct entry *due_next(struct tree *tree, size_t at)
     return entry;
 }
 
+/* ---- what is owed ---- */
+
+static void on_told(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct target *target = arg;
+    struct tree *tree = target->tree;
+
+    (void)msg;
+    (void)answer;
+    if (err == SHOAL_OK || (err == SHOAL_ERR_NOT_FOUND && target->telling == TREE_DEBT_NONE))
+        target->owed = target->telling;
+    target->mute = target->mute || err == SHOAL_ERR_MALFORMED;
+    target->telling = TREE_DEBT_UNKNOWN;
+    if (--tree->open_asks == 0 && tree->closing)
+        agent_tree_free(tree);
+}
+
+/* At most so many bytes of a path, and only of one that can be shown. */
+#define SHOWN_BYTES 120
+
+static void debt_line(const struct tree *tree, const struct entry *entry, enum tree_debt debt, char line[TREE_OWED_BYTES])
+{
+    const char *name = tree->agent->settings.name;
+
+    line[0] = '\0';
+    if (debt == TREE_DEBT_OUTSIDE)
+        (void)snprintf(line, TREE_OWED_BYTES,
+                       "%llu files on %.60s are copied to no other host: they lie below more than %u folders, or their paths "
+                       "have %u bytes or more",
+                       (unsigned long long)tree->outside, name, TREE_WALK_DEPTH_MAX, TREE_PATH_BYTES);
+    else if (debt == TREE_DEBT_LATE && entry != NULL && strlen(entry->path) < SHOWN_BYTES &&
+             agent_result_is_shown(entry->path))
+        (void)snprintf(line, TREE_OWED_BYTES, "not all that the job left on %.60s has been copied, %s among it", name,
+                       entry->path);
+    else if (debt == TREE_DEBT_LATE)
+        (void)snprintf(line, TREE_OWED_BYTES, "not all that the job left on %.60s has been copied", name);
+}
+
+/* Q4 */
+static void owe_one(struct tree *tree, size_t at)
+{
+    struct target *target = &tree->targets[at];
+    const struct entry *entry = due_next(tree, at);
+    uint8_t args[TREE_OWED_BYTES + 64];
+    struct shoal_writer w = shoal_writer_init(args, sizeof(args));
+    enum tree_debt debt = tree->outside > 0 ? TREE_DEBT_OUTSIDE : TREE_DEBT_NONE;
+    char line[TREE_OWED_BYTES];
+
+    if (entry == NULL && !target->asking)
+        target->due_ns = 0;
+    else if (target->due_ns == 0)
+        target->due_ns = agent_now_ns();
+    if (target->due_ns != 0 && (target->owed == TREE_DEBT_LATE || agent_now_ns() >= target->due_ns + LATE_NS))
+        debt = TREE_DEBT_LATE;
+    if (debt == target->owed || target->telling != TREE_DEBT_UNKNOWN || target->mute || !target->named ||
+        !shoal_link_is_up(tree->agent->link, target->node))
+        return;
+    debt_line(tree, entry, debt, line);
+    shoal_put_u8(&w, TREE_OWED);
+    shoal_put_job_id(&w, tree->job->id);
+    shoal_put_text(&w, line);
+    SHOAL_ASSERT(!w.failed); /* a line is bounded */
+    target->telling = debt;
+    tree->open_asks++;
+    peer_ask(tree->agent->calls, target->node, PEER_PUSH_FILE, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_told, target);
+}
+
+void agent_tree_owe(struct tree *tree)
+{
+    for (size_t at = 0; at < tree->target_count; at++)
+        owe_one(tree, at);
+}
+
+/* It thinks that it lacks what it has. */
+static bool is_to_be_told(const struct target *target)
+{
+    return !target->mute && (target->owed == TREE_DEBT_LATE || target->telling == TREE_DEBT_LATE);
+}
+
 /* Q1 */
 static void push_to(struct tree *tree, size_t at)
 {
@@ -462,6 +549,8 @@ static void push_to(struct tree *tree, size_t at)
         if (entry != NULL)
             prepare_start(tree, entry);
     }
+    if (tree->targets[at].owed == TREE_DEBT_LATE)
+        owe_one(tree, at); /* that it has all, if it has */
 }
 
 void agent_tree_push(struct tree *tree)
@@ -481,7 +570,8 @@ bool agent_tree_quiet(const struct agent_job *job)
     if (tree != NULL && (tree->looking != NULL || tree->again))
         return false;
     for (size_t at = 0; tree != NULL && at < tree->target_count; at++)
-        if (tree->targets[at].asking || (tree->targets[at].named && due_next(tree, at) != NULL))
+        if (tree->targets[at].asking ||
+            (tree->targets[at].named && (due_next(tree, at) != NULL || is_to_be_told(&tree->targets[at]))))
             return false;
     return true;
 }
@@ -503,8 +593,27 @@ bool agent_tree_sent(const struct agent_job *job, struct shoal_node_id node, boo
             return true;
         if (logs)
             return !(target->asking && tree->entries[target->entry].log) && due_log(tree, at) == NULL;
-        return !target->asking && due_next(tree, at) == NULL;
+        return !target->asking && due_next(tree, at) == NULL && !is_to_be_told(target);
     }
     return false; /* it will be one with the next look */
 }
 
+
+uint64_t agent_tree_progress_ns(const struct agent_job *job) { return job->tree == NULL ? 0 : job->tree->progress_ns; }
+
+size_t agent_tree_left(const struct agent_job *job, const char **path)
+{
+    const struct tree *tree = job->tree;
+    size_t count = 0;
+
+    *path = "";
+    for (size_t i = 0; tree != NULL && i < tree->count; i++) {
+        bool due = false;
+
+        for (size_t at = 0; at < tree->target_count; at++)
+            due = due || (tree->targets[at].named && is_due(&tree->entries[i], at));
+        if (due && count++ == 0)
+            *path = tree->entries[i].path;
+    }
+    return count;
+}

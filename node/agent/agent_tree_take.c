@@ -3,6 +3,8 @@
 
 #include "agent_files.h"
 #include "node/blob/tree_disk.h"
+#include "node/blob/tree_owed.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 
@@ -116,6 +118,82 @@ static void serve_settle(struct agent *agent, struct shoal_node_id from, bool lo
         peer_answer(question, SHOAL_ERR_MALFORMED, "not the id of a job", (struct shoal_view){ 0 });
 }
 
+/* ---- what is not here ---- */
+
+struct owing {
+    struct agent_file_job file;
+    struct agent *agent;
+    struct peer_question *question;
+    struct shoal_node_id from;
+    char folder[AGENT_PATH_BYTES];
+    char line[TREE_OWED_BYTES];
+    enum shoal_err err;
+};
+_Static_assert(AGENT_OWED_BYTES == TREE_OWED_BYTES, "a line that is kept is a line that is shown");
+
+static void owe(struct agent_file_job *file)
+{
+    struct owing *o = (struct owing *)(void *)file;
+
+    o->err = tree_owed_put(o->folder, o->from, o->line);
+}
+
+static void owed(struct agent_file_job *file)
+{
+    struct owing *o = (struct owing *)(void *)file;
+
+    if (!o->agent->stopping)
+        peer_answer(o->question, o->err, o->err == SHOAL_OK ? "" : "it could not be noted here",
+                    (struct shoal_view){ 0 });
+    free(o);
+}
+
+void agent_tree_owed_folder(const struct agent *agent, struct shoal_job_id id, char folder[AGENT_PATH_BYTES])
+{
+    char job[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, id, job, sizeof(job));
+    (void)snprintf(folder, AGENT_PATH_BYTES, "%.*s/owed", AGENT_PATH_BYTES - 6, job);
+}
+
+bool agent_tree_owed(const char *folder, char line[AGENT_OWED_BYTES]) { return tree_owed_get(folder, line); }
+
+/* A job that has nothing here any more gets no folder for it. */
+static bool is_known(struct agent *agent, struct shoal_job_id id)
+{
+    struct shoal_sched_group_status status;
+
+    return agent_job_find(agent, id) != NULL || shoal_sched_group_find(agent->sched, id, &status) ||
+           shoal_sched_parked_find(agent->sched, id);
+}
+
+static void serve_owed(struct agent *agent, struct shoal_node_id from, struct shoal_reader *r,
+                       struct peer_question *question)
+{
+    struct owing *o = calloc(1, sizeof(*o));
+    struct shoal_job_id id = shoal_get_job_id(r);
+    enum shoal_err err = SHOAL_ERR_MALFORMED;
+
+    SHOAL_ASSERT(o != NULL);
+    shoal_get_text(r, o->line, sizeof(o->line));
+    if (shoal_reader_done(r) && (is_deleted(agent, id) || !is_known(agent, id))) {
+        err = SHOAL_ERR_NOT_FOUND;
+    } else if (shoal_reader_done(r)) {
+        o->agent = agent;
+        o->question = question;
+        o->from = from;
+        agent_tree_owed_folder(agent, id, o->folder);
+        o->file = (struct agent_file_job){ .bytes = sizeof(*o), .run = owe, .done = owed };
+        err = agent_tree_submit(agent, &o->file);
+    }
+    if (err == SHOAL_OK)
+        return;
+    free(o);
+    peer_answer(question, err, "not what a host owes of a job", (struct shoal_view){ 0 });
+}
+
+/* ---- pieces ---- */
+
 /* An agent of the version before says nothing of versions. */
 static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
@@ -130,6 +208,11 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     if (kind == TREE_SETTLE || kind == TREE_SETTLE_LOGS) {
         free(t);
         serve_settle(agent, from, kind == TREE_SETTLE_LOGS, &r, question);
+        return;
+    }
+    if (kind == TREE_OWED) {
+        free(t);
+        serve_owed(agent, from, &r, question);
         return;
     }
     t->agent = agent;

@@ -4,7 +4,8 @@
  *   asker: the one that listed ---------------------------------------------read, piece by piece--> bytes
  *
  * A question: job, u8 what (0 list, 1 read), text path (list: what comes after it; read: of the file), u64 offset, u32
- * max. The answer of a list: bool more, u64 left out, lines; of a read: bytes. Folders and files are waited for on a
+ * max. The answer of a list: bool more, u64 left out, lines, the last of which may be "owed <text>" (agent_tree_owed(); no file to an
+ * agent of a version before); of a read: bytes. Folders and files are waited for on a
  * thread. */
 #include "backend_files.h"
 
@@ -27,6 +28,8 @@
 _Static_assert((uint64_t)PAGES_MAX *PAGE_BYTES >= (uint64_t)SHOAL_RESULT_FILES_MAX * LINE_BYTES,
                "all pages hold the longest list");
 
+#define OWED "owed "
+
 enum what { WHAT_LIST, WHAT_READ };
 
 /* ---- this host's folder ---- */
@@ -40,6 +43,8 @@ struct look {
     uint64_t offset;
     size_t max;
     struct agent_results results;
+    char owed_folder[AGENT_PATH_BYTES];
+    char owed[AGENT_OWED_BYTES];
     uint8_t *bytes;
     ssize_t len;
     int error;
@@ -54,6 +59,8 @@ static void look_run(uv_work_t *work)
 
     if (look->what == WHAT_LIST) {
         agent_results_walk(look->root, &look->results);
+        if (!agent_tree_owed(look->owed_folder, look->owed))
+            look->owed[0] = '\0';
         return;
     }
     fd = shoal_open_below(look->root, look->path, O_RDONLY);
@@ -74,9 +81,11 @@ static void look_ended(uv_work_t *work, int status)
     free(look);
 }
 
-static struct look *look_create(struct agent *agent, enum what what, const char *root, void (*done)(struct look *look),
+/* Of a job's files on this host; its list is of none where the host has none. */
+static struct look *look_create(struct agent *agent, enum what what, struct shoal_job_id id, void (*done)(struct look *look),
                                 void *arg)
 {
+    const struct agent_job *job = backend_serves_files(agent, id);
     struct look *look = calloc(1, sizeof(*look));
 
     SHOAL_ASSERT(look != NULL);
@@ -85,7 +94,8 @@ static struct look *look_create(struct agent *agent, enum what what, const char 
     look->what = what;
     look->done = done;
     look->arg = arg;
-    (void)snprintf(look->root, sizeof(look->root), "%s", root);
+    (void)snprintf(look->root, sizeof(look->root), "%s", job == NULL ? "" : job->result_dir);
+    agent_tree_owed_folder(agent, id, look->owed_folder);
     return look;
 }
 
@@ -115,6 +125,31 @@ static bool put_lines(const struct agent_results *results, const char *after, st
     return false;
 }
 
+/* No memory: the list seems whole. */
+static void put_owed(const char *owed, struct shoal_buf *lines)
+{
+    char line[AGENT_OWED_BYTES + 16];
+
+    (void)snprintf(line, sizeof(line), OWED "%s\n", owed);
+    shoal_ignore(shoal_buf_append(lines, line, strlen(line)));
+}
+
+/* The last line if it says what is owed: taken off, and its text. */
+static void take_owed(struct shoal_buf *lines, char owed[AGENT_OWED_BYTES])
+{
+    size_t end = lines->len == 0 ? 0 : lines->len - 1, at = end;
+
+    owed[0] = '\0';
+    while (at > 0 && lines->bytes[at - 1] != '\n')
+        at--;
+    if (end - at < sizeof(OWED) || end - at >= sizeof(OWED) + AGENT_OWED_BYTES - 1 ||
+        memcmp(lines->bytes + at, OWED, sizeof(OWED) - 1) != 0)
+        return;
+    (void)snprintf(owed, AGENT_OWED_BYTES, "%.*s", (int)(end - at - (sizeof(OWED) - 1)),
+                   (const char *)lines->bytes + at + sizeof(OWED) - 1);
+    lines->len = at;
+}
+
 static void say_away(const struct agent *agent, char *text, size_t cap)
 {
     (void)snprintf(text, cap, "files of this job are still on their way to %.60s; ask again in a few seconds",
@@ -140,6 +175,8 @@ static void on_served(struct look *look)
     }
     shoal_ignore(shoal_buf_append(&answer, head, sizeof(head)));
     more = put_lines(&look->results, look->path, &answer);
+    if (!more && look->owed[0] != '\0')
+        put_owed(look->owed, &answer);
     shoal_put_bool(&w, more);
     shoal_put_u64(&w, look->results.left_out);
     if (answer.len >= sizeof(head))
@@ -182,7 +219,6 @@ void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view
     struct shoal_job_id id = shoal_get_job_id(&r);
     enum what what = (enum what)shoal_get_enum(&r, WHAT_READ + 1);
     char path[AGENT_RESULT_PATH_BYTES];
-    const struct agent_job *job;
     struct look *look;
     uint64_t offset;
     uint32_t max;
@@ -195,8 +231,7 @@ void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view
         peer_answer(question, SHOAL_ERR_MALFORMED, "not a file of a result folder", (struct shoal_view){ 0 });
         return;
     }
-    job = backend_serves_files(agent, id);
-    look = look_create(agent, what, job == NULL ? "" : job->result_dir, on_served, question);
+    look = look_create(agent, what, id, on_served, question);
     memcpy(look->path, path, sizeof(path));
     look->offset = offset;
     look->max = max < BACKEND_FILE_PIECE_BYTES ? max : BACKEND_FILE_PIECE_BYTES;
@@ -225,6 +260,9 @@ struct list_call {
     unsigned pages;
     struct shoal_buf lines;
     struct backend_files files;
+    bool has_part; /* of the first host that lacks something: taken if no other has all */
+    struct shoal_buf part_lines;
+    struct backend_files part;
     char said[200];
     backend_files_fn *done;
     void *arg;
@@ -237,7 +275,27 @@ static void list_end(struct list_call *call, enum shoal_err err, const char *tex
     call->files.lines = shoal_buf_view(&call->lines);
     call->done(call->arg, err, text, &call->files);
     shoal_buf_deinit(&call->lines);
+    shoal_buf_deinit(&call->part_lines);
     free(call);
+}
+
+/* A host's list is here, all of it. */
+static void list_found(struct list_call *call)
+{
+    if (call->files.owed[0] == '\0') {
+        list_end(call, SHOAL_OK, "");
+        return;
+    }
+    if (!call->has_part) {
+        call->has_part = true;
+        call->part = call->files;
+        call->part_lines = call->lines;
+        call->lines = (struct shoal_buf){ 0 };
+    }
+    call->lines.len = 0;
+    call->files = (struct backend_files){ 0 };
+    call->node++;
+    ask_next(call);
 }
 
 static void ask_page(struct list_call *call);
@@ -298,11 +356,13 @@ static void on_page(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     } else if (more && call->lines.len > before && ++call->pages < PAGES_MAX) {
         ask_page(call);
         return;
-    } else if (call->lines.len > 0) {
-        call->files.left_out = left_out;
-        list_end(call, SHOAL_OK, "");
-        return;
     } else {
+        take_owed(&call->lines, call->files.owed);
+        call->files.left_out = left_out;
+        if (call->lines.len > 0 || call->files.owed[0] != '\0') {
+            list_found(call);
+            return;
+        }
         call->answered = true;
     }
     call->lines.len = 0;
@@ -331,7 +391,7 @@ static void on_own(struct look *look)
 {
     struct list_call *call = look->arg;
 
-    if (look->results.count == 0) { /* others may have what was never pushed here */
+    if (look->results.count == 0 && look->owed[0] == '\0') { /* others may have what was never pushed here */
         call->answered = true;
         call->node++;
         ask_next(call);
@@ -350,14 +410,13 @@ static void on_own(struct look *look)
     call->files.node = (struct shoal_node_id){ { 0 } };
     memcpy(call->files.root, look->root, sizeof(look->root));
     call->files.left_out = look->results.left_out;
-    list_end(call, SHOAL_OK, "");
+    memcpy(call->files.owed, look->owed, sizeof(look->owed));
+    list_found(call);
 }
 
 static void own_start(struct list_call *call)
 {
-    const struct agent_job *own = backend_serves_files(call->agent, call->id);
-
-    look_start(look_create(call->agent, WHAT_LIST, own == NULL ? "" : own->result_dir, on_own, call));
+    look_start(look_create(call->agent, WHAT_LIST, call->id, on_own, call));
 }
 
 static void on_own_here(void *arg, bool all)
@@ -396,6 +455,14 @@ static void ask_next(struct list_call *call)
         return;
     }
     call->files.node = (struct shoal_node_id){ { 0 } };
+    if (call->has_part) {
+        shoal_buf_deinit(&call->lines);
+        call->lines = call->part_lines;
+        call->part_lines = (struct shoal_buf){ 0 };
+        call->files = call->part;
+        list_end(call, SHOAL_OK, "");
+        return;
+    }
     if ((call->answered && !call->away) || call->node_count == 0)
         list_end(call, SHOAL_OK, "");
     else

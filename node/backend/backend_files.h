@@ -9,13 +9,15 @@ struct backend_files {
     char root[AGENT_PATH_BYTES]; /* on this one */
     struct shoal_view lines;     /* as in a result's manifest, with a hash of zeros; for the call */
     uint64_t left_out;           /* that are not listed */
+    char owed[AGENT_OWED_BYTES];  /* what else is missing: a host has not brought it; "": nothing that anybody knows of */
 };
 
 /* The job has ended a moment ago, and its hosts push to this node, a guardian of it, what is not here yet: agent_tree_await()
  * before its folder counts as whole (backend_logs.c). */
 bool backend_files_may_come(struct agent *agent, struct shoal_job_id id);
 
-/* OK with no lines: nobody who answered has a file. UNREACHABLE: nobody answered, or none has all of them yet. */
+/* From a host that lacks nothing; if all who answer lack something, from the first one, and `owed` says what. OK with no
+ * lines: nobody who answered has a file. UNREACHABLE: nobody answered, or none has all of them yet. */
 typedef void backend_files_fn(void *arg, enum shoal_err err, const char *text, const struct backend_files *files);
 void backend_files_list(struct agent *agent, struct shoal_job_id id, backend_files_fn *done, void *arg);
 

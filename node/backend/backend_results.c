@@ -170,7 +170,7 @@ static void add_lines(struct shoal_result *result, struct shoal_view lines)
 static void on_result_files(void *arg, enum shoal_err err, const char *text, const struct backend_files *files)
 {
     struct result_call *call = arg;
-    char said[160] = "";
+    char said[AGENT_OWED_BYTES] = "";
 
     if (err != SHOAL_OK && call->result->count == 0) {
         result_end(call, err, text);
@@ -183,8 +183,11 @@ static void on_result_files(void *arg, enum shoal_err err, const char *text, con
     }
     if (err == SHOAL_OK && files->left_out > 0)
         (void)snprintf(said, sizeof(said),
-                       "%llu files are not in this list: there are too many, or their names cannot be shown",
-                       (unsigned long long)files->left_out);
+                       "%llu files are not in this list: there are too many, their names cannot be shown, or they lie "
+                       "below more than %u folders",
+                       (unsigned long long)files->left_out, AGENT_RESULT_DEPTH_MAX);
+    else if (err == SHOAL_OK)
+        (void)snprintf(said, sizeof(said), "%s", files->owed);
     result_end(call, SHOAL_OK, err == SHOAL_OK ? said : text);
 }
 

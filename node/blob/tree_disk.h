@@ -18,6 +18,8 @@
 #define TREE_SETTLE_LOGS 16 /* the same of the logs alone */
 #define TREE_CHUNKS 32 /* of a piece's first byte: the hash is that of the chunks of a long file (tree_digest.c) */
 
+#define TREE_OWED 64   /* no piece: the job's id, and a line that says what the asker has not brought here; "": nothing */
+
 /* Whose changes they are, and during which call of train() they were made: that call's come after those of an earlier one,
  * whatever the clocks say. */
 struct tree_author {

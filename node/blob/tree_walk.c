@@ -8,25 +8,28 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "shoal/bundle.h"
 #include "shoal/limits.h"
 #include "shoal/log_order.h"
 
 #include "shoal/banned.h"
 
-#define DEPTH_MAX 16
 #define YIELD_LOOKS 64u
 #define CODE "_submitted_code/"
 
-/* One folder on the way down. Its path lies in `path`, whose first `len` bytes are its own. */
+/* One folder on the way down. Its path lies in `path`, whose first `len` bytes are its own; of one that is outside, those of the
+ * last folder above it that is not. */
 struct folder {
     int fd;
     size_t len;
     unsigned depth;
-    bool hidden; /* what lies in it is counted, and not told */
+    bool hidden;  /* what lies in it is counted, and not told */
+    bool outside; /* ... though it should be: W2 */
 };
 
 /* W1. The order of two logs (shoal/log_order.h) is looked at after them, in a listing made after that, and so leaves out
- *     nothing of what they held. Elsewhere there is one round. */
+ *     nothing of what they held. Elsewhere there is one round.
+ * W2. What lies too deep, or has too long a path, is counted like everything else, and told to be outside. */
 enum round { EVERYTHING, LOGS, THEIR_ORDER };
 
 /* On its way to another name, which no other host would hear of. */
@@ -85,30 +88,35 @@ static bool add(struct tree_walk *walk, const char *path, const struct stat *fac
 }
 
 /* False: a bound is reached. */
-static bool on_file(struct tree_walk *walk, const char *path, bool told, const struct stat *facts)
+static bool on_file(struct tree_walk *walk, const char *path, bool told, bool outside, const struct stat *facts)
 {
+    bool code = strncmp(path, CODE, sizeof(CODE) - 1) == 0;
     uint64_t counted;
 
     walk->files++;
     walk->bytes += (uint64_t)facts->st_size;
-    walk->code += strncmp(path, CODE, sizeof(CODE) - 1) == 0;
+    walk->code += code;
+    walk->outside += told && outside && !(code && facts->st_mtime == SHOAL_BUNDLE_MTIME_S); /* that one is everywhere */
     counted = walk->files - (walk->code < walk->code_files ? walk->code : walk->code_files);
     if (counted > walk->files_max || walk->bytes > walk->bytes_max)
         walk->end = TREE_WALK_OVER;
-    else if (told && !add(walk, path, facts))
+    else if (told && !outside && !add(walk, path, facts))
         walk->end = TREE_WALK_FAILED;
     return walk->end == TREE_WALK_WHOLE;
 }
 
 static bool walk_folder(struct tree_walk *walk, const struct folder *folder, char path[TREE_PATH_BYTES]);
 
-static bool go_down(struct tree_walk *walk, const struct folder *above, const char *name, bool hidden, size_t len,
+static bool go_down(struct tree_walk *walk, const struct folder *above, const char *name, struct folder folder,
                     char path[TREE_PATH_BYTES])
 {
-    struct folder folder = { .len = len, .depth = above->depth + 1, .hidden = hidden };
-
-    if (folder.depth > DEPTH_MAX)
-        return true;
+    folder.depth = above->depth + 1;
+    folder.outside = folder.outside || folder.depth > TREE_WALK_DEPTH_MAX;
+    if (folder.depth > TREE_WALK_COUNTED_MAX) {
+        walk->too_deep = true;
+        walk->end = TREE_WALK_OVER;
+        return false;
+    }
     folder.fd = openat(above->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     walk->blind = walk->blind || (folder.fd < 0 && errno != ENOENT);
     return folder.fd < 0 || walk_folder(walk, &folder, path);
@@ -116,9 +124,10 @@ static bool go_down(struct tree_walk *walk, const struct folder *above, const ch
 
 static bool look_at(struct tree_walk *walk, const struct folder *folder, const char *name, char path[TREE_PATH_BYTES])
 {
-    bool hidden = folder->hidden || !is_told(name);
     size_t name_len = strlen(name);
     size_t begin = folder->len == 0 ? 0 : folder->len + 1;
+    struct folder below = { .hidden = folder->hidden || !is_told(name),
+                            .outside = folder->outside || begin + name_len >= TREE_PATH_BYTES };
     struct stat facts;
 
     if (walk->looks % YIELD_LOOKS == 0)
@@ -127,18 +136,19 @@ static bool look_at(struct tree_walk *walk, const struct folder *folder, const c
         walk->end = TREE_WALK_CUT;
         return false;
     }
-    if (begin + name_len >= TREE_PATH_BYTES)
-        return true;
     if (fstatat(folder->fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0) {
         walk->blind = walk->blind || errno != ENOENT;
         return true;
     }
-    if (begin > 0)
-        path[folder->len] = '/';
-    memcpy(path + begin, name, name_len + 1);
+    below.len = below.outside ? folder->len : begin + name_len;
+    if (!below.outside) {
+        if (begin > 0)
+            path[folder->len] = '/';
+        memcpy(path + begin, name, name_len + 1);
+    }
     if (S_ISDIR(facts.st_mode))
-        return go_down(walk, folder, name, hidden, begin + name_len, path);
-    return !S_ISREG(facts.st_mode) || on_file(walk, path, !hidden, &facts);
+        return go_down(walk, folder, name, below, path);
+    return !S_ISREG(facts.st_mode) || on_file(walk, path, !below.hidden, below.outside, &facts);
 }
 
 static bool walk_round(struct tree_walk *walk, const struct folder *folder, DIR *dir, enum round round,

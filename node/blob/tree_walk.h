@@ -9,10 +9,15 @@
 
 #include "shoal/buf.h"
 
+/* Files below more folders are counted, and not replicated. */
+#define TREE_WALK_DEPTH_MAX 16u
+/* A folder below more is a bound of the job, too. */
+#define TREE_WALK_COUNTED_MAX 64u
+
 enum tree_walk_end {
     TREE_WALK_WHOLE,
     TREE_WALK_CUT,  /* more than `looks_max` names: who must not wait asks for a walk elsewhere */
-    TREE_WALK_OVER, /* more files, or more bytes, than a job may have */
+    TREE_WALK_OVER, /* more files, or more bytes, than a job may have, or folders within too many others */
     TREE_WALK_FAILED
 };
 
@@ -37,6 +42,8 @@ struct tree_walk {
     uint64_t looks;
     uint64_t files, bytes; /* of all regular files, the hidden ones too; lengths, so that holes count */
     uint64_t code;         /* of them, files below _submitted_code/ */
+    uint64_t outside;      /* of them, those that are not replicated since they lie too deep, or their paths are too long */
+    bool too_deep;         /* TREE_WALK_OVER by folders */
     bool blind;            /* something could not be looked at: what is not found may be there all the same */
 };
 

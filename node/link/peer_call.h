@@ -13,7 +13,8 @@ enum peer_method {
     PEER_PUT_CHUNK,     /* hash, bytes -> nothing, durable */
     PEER_HOLD,          /* job, blob -> nothing, durable */
     PEER_PUSH_FILE,     /* a piece of a file of a job's result folder -> kept (what is here is not older), which; or a
-                         * job -> nothing, once all of its files are with the asker */
+                         * job -> nothing, once all of its files are with the asker; or a job, a line -> nothing: what
+                         * the asker has not brought here is noted */
     PEER_LOG_READ,      /* job, kind, task, cursor, max -> cursor, ended, bytes */
     PEER_RECORDS,       /* job, step records -> call, step: everything up to here is held */
     PEER_LEDGER,        /* job -> JSON */

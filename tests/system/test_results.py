@@ -2,6 +2,7 @@
 the archive; no temporary names."""
 
 import concurrent.futures
+import contextlib
 import io
 import json
 import os
@@ -121,21 +122,39 @@ class SlowHost(Host):
 
     def __init__(self, owner, name):
         super().__init__(owner, name)
-        self.within = ["env", "LD_PRELOAD=%s" % owner.shim]
+        self.within = ["env", "LD_PRELOAD=%s" % owner.shim, *owner.slow]
 
 
 class SlowMesh(Mesh):
     host_class = SlowHost
+    slow = ()
+
+
+class SlowFilesMesh(SlowMesh):
+    """A piece of 256 KiB of a file takes half a second."""
+    slow = ("SLOW_PATH=.part", "SLOW_MS=500")
+
+
+@contextlib.contextmanager
+def slow(kind, tmp_path):
+    source = pathlib.Path(__file__).with_name("preload") / "slow_logs.c"
+    shim = tmp_path / "slow_logs.so"
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o", str(shim), str(source)], check=True)
+    with kind(OUT / "shoal", slots=1) as made:
+        made.shim = shim
+        made.grow(("alpha", "beta", "gamma"))
+        yield made
 
 
 @pytest.fixture
 def slow_mesh(tmp_path):
-    source = pathlib.Path(__file__).with_name("preload") / "slow_logs.c"
-    shim = tmp_path / "slow_logs.so"
-    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o", str(shim), str(source)], check=True)
-    with SlowMesh(OUT / "shoal", slots=1) as made:
-        made.shim = shim
-        made.grow(("alpha", "beta", "gamma"))
+    with slow(SlowMesh, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def slow_files_mesh(tmp_path):
+    with slow(SlowFilesMesh, tmp_path) as made:
         yield made
 
 
@@ -259,6 +278,58 @@ def test_results_and_log_are_whole_on_every_host_as_soon_as_the_job_has_ended(ne
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         assert list(pool.map(shown, mesh.hosts)) == [(200 << 20, "last words\n")] * hosts
+
+
+def owed(host, job):
+    return list(host.data.glob("jobs/%s/owed/*" % job))
+
+
+def all_files(host, job):
+    answer = host.get("/v1/jobs/%s/files" % job)
+    return answer["complete"], {file["path"]: file["bytes"] for file in answer["files"]}.get("model.bin"), answer.get("missing", "")
+
+
+def test_a_list_says_what_a_lost_host_has_not_brought(slow_files_mesh, script):
+    mesh = slow_files_mesh
+    job = submit(mesh, mesh.hosts[0], script(LARGE % 10))
+    assert ended(mesh, job)["state"] == "FINISHED"
+    ran = next(host for host in mesh.hosts if "model.bin" in on_disk(host, job))
+    others = [host for host in mesh.hosts if host is not ran]
+    mesh.until(lambda: all(owed(host, job) for host in others), 15, "they know what they lack")
+    assert all_files(ran, job) == (True, 10 << 20, "")
+    mesh.hosts.remove(ran)
+    ran.lose()
+    for host in others:
+        complete, size, missing = mesh.until(lambda host=host: all_files(host, job), 30, "a list of %s" % host.name)
+        assert (complete, size) == (False, None) and ran.name in missing and "model.bin" in missing, missing
+
+
+def test_copying_goes_on_as_long_as_it_advances(slow_files_mesh, script):
+    """Longer than the table of jobs keeps one that has ended, and nobody asks for it."""
+    mesh = slow_files_mesh
+    job = submit(mesh, mesh.hosts[0], script(LARGE % 25))
+    assert ended(mesh, job)["state"] == "FINISHED"
+    mesh.until(lambda: all("model.bin" in on_disk(host, job) for host in mesh.hosts), 120, "it is everywhere", pause=1)
+    mesh.until(lambda: not any(owed(host, job) for host in mesh.hosts), 15, "nobody lacks anything")
+    for host in mesh.hosts:
+        assert all_files(host, job) == (True, 25 << 20, "")
+
+
+DEEP = """
+import os
+os.makedirs(os.path.join(os.environ["RESULT_DIR"], *["d"] * 20))
+open(os.path.join(os.environ["RESULT_DIR"], *["d"] * 20, "deepest"), "w").close()
+"""
+
+
+def test_what_lies_too_deep_is_said_to_be_missing(mesh, script):
+    job = submit(mesh, mesh.hosts[0], script(DEEP))
+    assert ended(mesh, job)["state"] == "FINISHED"
+    ran = next(host for host in mesh.hosts if any(path.endswith("/deepest") for path in on_disk(host, job)))
+    for host in mesh.hosts:
+        answer = mesh.until(lambda host=host: (said := host.get("/v1/jobs/%s/files" % job)) and not said["complete"] and said, 15, host.name)
+        assert "16 folders" in answer["missing"], answer
+    mesh.until(lambda: "copied to no other host" in ran.log.read_text(), 10, "its log says so")
 
 
 HUGE = """

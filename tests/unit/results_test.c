@@ -125,9 +125,43 @@ static void what_a_walk_finds(void **state)
     assert_int_equal(results.count, 0);
 }
 
+/* What cannot be listed is counted: else the list would seem whole. */
+static void what_lies_too_deep_is_counted(void **state)
+{
+    char root[] = "/tmp/shoal-results-XXXXXX";
+    char path[600] = "", deep[600] = "";
+    struct agent_results results;
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    for (unsigned i = 0; i < AGENT_RESULT_DEPTH_MAX; i++)
+        (void)strcat(deep, "d/");
+    (void)snprintf(path, sizeof(path), "%slisted", deep);
+    put(root, path, "yes", 1700000000);
+    (void)snprintf(path, sizeof(path), "%sd/counted", deep);
+    put(root, path, "yes", 1700000000);
+    (void)snprintf(path, sizeof(path), "%sd/d/d/counted", deep);
+    put(root, path, "yes", 1700000000);
+    (void)snprintf(path, sizeof(path), "%sd/d/d/.hidden", deep);
+    put(root, path, "no", 1700000000);
+    (void)snprintf(path, sizeof(path), "%sd/empty/.hidden", deep);
+    put(root, path, "no", 1700000000);
+    memset(path, 'a', 200);
+    (void)snprintf(path + 200, sizeof(path) - 200, "/%.100s/counted", path);
+    put(root, path, "yes", 1700000000);
+
+    agent_results_walk(root, &results);
+    assert_int_equal(results.count, 1);
+    assert_int_equal(results.left_out, 3);
+    free(results.list);
+    (void)snprintf(path, sizeof(path), "rm -rf %s", root);
+    assert_int_equal(system(path), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(names_that_are_shown), cmocka_unit_test(what_a_walk_finds) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(names_that_are_shown), cmocka_unit_test(what_a_walk_finds),
+                                        cmocka_unit_test(what_lies_too_deep_is_counted) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

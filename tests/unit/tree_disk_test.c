@@ -1,6 +1,7 @@
 /* Replicated files of a result folder on disk (tree_disk.h): which content of a path stays, and when a removal takes it away. */
 #include "shoal/limits.h"
 #include "node/blob/tree_disk.h"
+#include "node/blob/tree_owed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -631,6 +632,26 @@ static void a_long_file_of_the_version_before_is_known(void **state)
     assert_false(fresh);
 }
 
+static void what_hosts_owe_is_kept_until_they_have_brought_it(void **state)
+{
+    struct fixture *f = *state;
+    char folder[128], line[TREE_OWED_BYTES];
+
+    (void)snprintf(folder, sizeof(folder), "%s/job/owed", f->root);
+    assert_false(tree_owed_get(folder, line));
+    assert_int_equal(tree_owed_put(folder, author[0], "one\nline"), SHOAL_OK);
+    assert_true(tree_owed_get(folder, line));
+    assert_string_equal(line, "one?line");
+    assert_int_equal(tree_owed_put(folder, author[0], "two"), SHOAL_OK);
+    assert_true(tree_owed_get(folder, line));
+    assert_string_equal(line, "two");
+    assert_int_equal(tree_owed_put(folder, author[1], ""), SHOAL_OK);
+    assert_true(tree_owed_get(folder, line));
+    assert_int_equal(tree_owed_put(folder, author[0], ""), SHOAL_OK);
+    assert_false(tree_owed_get(folder, line));
+    assert_int_equal(access(folder, F_OK), -1);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -645,7 +666,7 @@ int main(void)
         CASE(a_change_between_two_pieces_stays),              CASE(an_earlier_change_that_is_not_noted_gives_way),
         CASE(a_later_call_counts_more_than_a_clock),          CASE(a_hole_costs_nothing_and_is_zeros),
         CASE(a_long_file_is_hashed_in_slices),                CASE(a_change_while_a_part_is_verified_stays),
-        CASE(a_long_file_of_the_version_before_is_known),
+        CASE(a_long_file_of_the_version_before_is_known),     CASE(what_hosts_owe_is_kept_until_they_have_brought_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

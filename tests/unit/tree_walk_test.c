@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "shoal/bundle.h"
+
 struct fixture {
     char root[64];
 };
@@ -59,6 +61,17 @@ static void make_folder(const struct fixture *f, const char *name)
 
     (void)snprintf(path, sizeof(path), "%s/%s", f->root, name);
     assert_int_equal(mkdir(path, 0700), 0);
+}
+
+__attribute__((format(printf, 1, 2))) static int run(const char *format, ...)
+{
+    char command[1200];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(command, sizeof(command), format, args);
+    va_end(args);
+    return system(command);
 }
 
 static bool told(const struct tree_walk *walk, const char *path)
@@ -161,6 +174,41 @@ static void a_walk_ends_at_its_bounds(void **state)
     }
 }
 
+/* W2. Too deep, or with too long a path: no other host has it, but it takes room here. */
+static void what_lies_outside_is_counted(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_walk walk = unbounded();
+    char path[280], name[201];
+
+    memset(name, 'n', 200);
+    name[200] = '\0';
+    make_folder(f, name);
+    (void)snprintf(path, sizeof(path), "%s/one", name);
+    make_file(f, path, 3);
+    assert_int_equal(run("cd %s/n* && mkdir -p %s/d && echo > %s/two && echo > %s/d/three", f->root, name, name, name), 0);
+    assert_int_equal(run("cd %s && mkdir -p $(printf 'd/%%.0s' $(seq %u)) && echo > $(printf 'd/%%.0s' $(seq %u))four", f->root,
+                         TREE_WALK_DEPTH_MAX + 1, TREE_WALK_DEPTH_MAX), 0);
+    assert_int_equal(run("cd %s/$(printf 'd/%%.0s' $(seq %u)) && echo > five && echo > .six && touch -d @%u seven", f->root,
+                         TREE_WALK_DEPTH_MAX + 1, (unsigned)SHOAL_BUNDLE_MTIME_S), 0);
+    tree_walk(f->root, &walk);
+    assert_int_equal(walk.end, TREE_WALK_WHOLE);
+    assert_int_equal(walk.count, 2);
+    assert_int_equal(walk.files, 7);
+    assert_int_equal(walk.outside, 4);
+    tree_walk_deinit(&walk);
+    walk = (struct tree_walk){ .looks_max = UINT64_MAX, .files_max = 6, .bytes_max = UINT64_MAX };
+    tree_walk(f->root, &walk);
+    assert_int_equal(walk.end, TREE_WALK_OVER);
+    tree_walk_deinit(&walk);
+
+    walk = unbounded();
+    assert_int_equal(run("cd %s && mkdir -p $(printf 'd/%%.0s' $(seq %u))", f->root, TREE_WALK_COUNTED_MAX + 1), 0);
+    tree_walk(f->root, &walk);
+    assert_true(walk.end == TREE_WALK_OVER && walk.too_deep);
+    tree_walk_deinit(&walk);
+}
+
 /* What lies in it is not known, so nothing may be taken for removed. Whoever reads everything becomes somebody else for that. */
 static void a_folder_that_cannot_be_read_is_not_empty(void **state)
 {
@@ -254,6 +302,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_link_is_followed_and_no_pipe_is_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_walk_ends_at_its_bounds, setup, teardown),
         cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_read_is_not_empty, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_lies_outside_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(the_order_of_logs_is_looked_at_after_them, setup, teardown),
         cmocka_unit_test(a_folder_that_is_not_there_is_empty),
     };
