@@ -332,6 +332,87 @@ static enum shoal_err check_tar_end(struct bundler *b, const struct shoal_bundle
     return err;
 }
 
+/* ---- zip ---- */
+
+#define ZIP_END_BYTES 22
+#define ZIP_ENTRY_BYTES 46
+#define ZIP_COMMENT_MAX 65535u
+#define ZIP_UNIX 3
+
+static uint32_t little(const uint8_t *bytes, unsigned len)
+{
+    uint32_t value = 0;
+
+    for (unsigned i = len; i > 0; i--)
+        value = value << 8 | bytes[i - 1];
+    return value;
+}
+
+/* Where the directory at the archive's end begins, and ends; false: nowhere that this looks for it. */
+static bool zip_directory(const struct shoal_bundle_upload *upload, uint64_t *at, uint64_t *end)
+{
+    const uint64_t tail = upload->bytes < ZIP_COMMENT_MAX + ZIP_END_BYTES ? upload->bytes : ZIP_COMMENT_MAX + ZIP_END_BYTES;
+    uint8_t *bytes = malloc((size_t)tail);
+    struct shoal_msg msg;
+    bool found = false;
+
+    if (bytes == NULL)
+        return false;
+    if (bundle_read_all(upload->fd, bytes, (size_t)tail, upload->bytes - tail, &msg) == SHOAL_OK)
+        for (uint64_t i = tail; i >= ZIP_END_BYTES && !found; i--) {
+            const uint8_t *here = bytes + (i - ZIP_END_BYTES);
+            uint32_t len = little(here + 12, 4);
+
+            *end = upload->bytes - tail + (i - ZIP_END_BYTES);
+            found = memcmp(here, "PK\5\6", 4) == 0 && len <= *end;
+            *at = *end - (found ? len : 0);
+        }
+    free(bytes);
+    return found;
+}
+
+/* What libarchive hides: it cuts a name at its NUL, and takes a pipe for an empty file. */
+static enum shoal_err check_zip_entry(const struct bundler *b, const uint8_t *head, const uint8_t *name, size_t len)
+{
+    const uint32_t type = head[5] == ZIP_UNIX ? little(head + 38, 4) >> 16 & AE_IFMT : 0;
+    char text[BUNDLE_PATH_BYTES_MAX];
+
+    (void)snprintf(text, sizeof(text), "%.*s", (int)(len < sizeof(text) ? len : sizeof(text) - 1), (const char *)name);
+    if (memchr(name, '\0', len) != NULL)
+        return refuse(b, SHOAL_ERR_INVALID, text, "its name goes on behind a NUL; rename it");
+    if (type == AE_IFCHR || type == AE_IFBLK || type == AE_IFSOCK || (type == AE_IFIFO && little(head + 24, 4) == 0))
+        return refuse(b, SHOAL_ERR_INVALID, text, "a device, pipe or socket; only files and directories are taken");
+    return SHOAL_OK; /* zip says of what it was piped that it is a pipe */
+}
+
+/* A directory that does not decode is libarchive's to refuse. */
+static enum shoal_err check_zip(struct bundler *b, const struct shoal_bundle_upload *upload)
+{
+    uint64_t at, end;
+
+    if (!zip_directory(upload, &at, &end))
+        return SHOAL_OK;
+    for (uint32_t i = 0; i <= b->limits.entries_max && at + ZIP_ENTRY_BYTES <= end; i++) {
+        uint8_t head[ZIP_ENTRY_BYTES];
+        size_t len;
+        enum shoal_err err = bundle_read_all(upload->fd, head, sizeof(head), at, b->msg);
+
+        if (err != SHOAL_OK || memcmp(head, "PK\1\2", 4) != 0)
+            return err;
+        at += sizeof(head);
+        len = little(head + 28, 2);
+        if (at + len > end || len > BUNDLE_BLOCK_BYTES)
+            return SHOAL_OK;
+        err = bundle_read_all(upload->fd, b->block, len, at, b->msg);
+        if (err == SHOAL_OK)
+            err = check_zip_entry(b, head, b->block, len);
+        if (err != SHOAL_OK)
+            return err;
+        at += len + little(head + 30, 2) + little(head + 32, 2);
+    }
+    return SHOAL_OK;
+}
+
 static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_upload *upload, enum upload_kind kind)
 {
     struct archive *archive = archive_read_new();
@@ -351,6 +432,8 @@ static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_
         err = bundle_disk_error(b->msg, "reading an upload");
     else if (kind == UPLOAD_TAR)
         err = check_tar_end(b, upload);
+    else if (kind == UPLOAD_ZIP)
+        err = check_zip(b, upload);
     if (err == SHOAL_OK && archive_read_open_fd(archive, upload->fd, BUNDLE_BLOCK_BYTES) != ARCHIVE_OK)
         err = archive_error(b, archive, NULL);
     if (err == SHOAL_OK)

@@ -360,6 +360,44 @@ static void test_made_by_hand(void **state)
                    "x.tar", "control character");
 }
 
+/* A zip whose first entry is changed: a byte of both copies of its name, or what its directory says of its kind. */
+static int zip_of(bool nul, uint32_t type)
+{
+    const struct item items[] = { { .path = "plain.py!x", .content = type == 0 ? "1" : NULL }, { .path = "b", .content = "2" } };
+    static uint8_t zip[4096];
+    int fd = pack(ZIP, items, 2);
+    ssize_t len = pread(fd, zip, sizeof(zip), 0);
+
+    assert_true(len > 0 && (size_t)len < sizeof(zip));
+    (void)close(fd);
+    for (ssize_t i = 0; i + 46 < len; i++) {
+        if (nul && memcmp(zip + i, "plain.py!", 9) == 0)
+            zip[i + 8] = 0;
+        if (type != 0 && memcmp(zip + i, "PK\1\2", 4) == 0 && memcmp(zip + i + 46, "plain", 5) == 0)
+            zip[i + 41] = (uint8_t)(type >> 8);
+    }
+    return file_of(zip, (size_t)len);
+}
+
+/* What libarchive would take, under another name or as an empty file. */
+static void test_zips_made_by_hand(void **state)
+{
+    struct shoal_bundle_info info;
+    struct shoal_msg msg;
+    int bundle, fd = zip_of(false, 0);
+
+    (void)state;
+    if (make(fd, "x.zip", "", &bundle, &info, &msg) == SHOAL_OK)
+        (void)close(bundle);
+    else
+        fail_msg("a zip that is right: %s", msg.text);
+    (void)close(fd);
+    expect_refused(zip_of(true, 0), "x.zip", "\"plain.py\": its name goes on behind a NUL");
+    expect_refused(zip_of(false, AE_IFIFO), "x.zip", "a device, pipe or socket");
+    expect_refused(zip_of(false, AE_IFCHR), "x.zip", "a device, pipe or socket");
+    expect_refused(zip_of(false, AE_IFSOCK), "x.zip", "a device, pipe or socket");
+}
+
 static void test_not_archives(void **state)
 {
     (void)state;
@@ -645,7 +683,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_made_by_hand),
+        cmocka_unit_test(test_made_by_hand), cmocka_unit_test(test_zips_made_by_hand),
         cmocka_unit_test(test_not_archives),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_damaged),
