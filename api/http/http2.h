@@ -7,7 +7,10 @@
  * S2. A body's bytes count against stream's and connection's window until its route has taken them: a route that pauses holds its
  *     client back.
  * S3. What is held for a connection, bodies and answers, is counted, and bounded for all together.
- * S4. Nothing here writes or reads a socket, and no callback of the library calls the library's sending or receiving. */
+ * S4. Nothing here writes or reads a socket, and no callback of the library calls the library's sending or receiving.
+ * S5. An answer that is out before the body is in closes no stream: clients that still send would lose it to the reset (curl
+ *     does). The rest of the body is thrown away until its end; a client that does not end it is told NO_ERROR after a while
+ *     (RFC 9113, 8.1). */
 #ifndef API_HTTP2_H
 #define API_HTTP2_H
 

@@ -14,6 +14,9 @@
 #define BODY_MS 30000u  /* without a byte of the body */
 #define TALK_MS 600000u /* the same, of a call whose client speaks when it likes */
 #define WRITE_MS 60000u /* without a byte that the client takes */
+/* S5: without a byte, and in all. */
+#define LINGER_QUIET_MS 2000u
+#define LINGER_MS 60000u
 /* Header lines that an answer has beside its body, at most. */
 #define LINES_MAX 40
 
@@ -33,6 +36,8 @@ struct http2_stream {
     struct http_request *waiter; /* held: it writes on when `out` is empty */
     http_request_fn *next_write;
     uint64_t progress_ms;
+    uint64_t lingers_ms; /* S5: since then; 0: it does not */
+    uint64_t lingered;   /* bytes thrown away */
     bool body_ended;
     bool completed; /* the route heard of it */
     bool pumping;
@@ -370,11 +375,18 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     (void)flags;
     if (h2->detached)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
-    if (stream == NULL || stream->request == NULL) { /* thrown away */
+    if (stream == NULL) { /* of one that was refused */
         (void)nghttp2_session_consume(session, id, len);
         return 0;
     }
     stream->progress_ms = http_now_ms(h2->http);
+    if (stream->request == NULL) { /* S5 */
+        (void)nghttp2_session_consume(session, id, len);
+        stream->lingered += len;
+        if (stream->lingered > SHOAL_UPLOAD_BYTES_MAX)
+            (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_NO_ERROR);
+        return 0;
+    }
     if (stream->request->paused == 0 && stream->in.len == 0 && !stream->pumping) {
         (void)nghttp2_session_consume(session, id, len);
         stream->pumping = true;
@@ -483,18 +495,18 @@ static ssize_t read_out(nghttp2_session *session, int32_t id, uint8_t *bytes, si
     return (ssize_t)take;
 }
 
-/* The answer is out before the request is in: the rest of it is not wanted (RFC 9113, 8.1). */
+/* S5. The answer may be out before the request is in. */
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
 {
+    struct http2 *h2 = arg;
     struct http2_stream *stream;
 
-    (void)arg;
     if ((frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA) ||
         (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0)
         return 0;
     stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
     if (stream != NULL && !stream->body_ended)
-        (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
+        stream->lingers_ms = stream->progress_ms = http_now_ms(h2->http);
     return 0;
 }
 
@@ -767,6 +779,8 @@ void http2_tick(struct http2 *h2, uint64_t now_ms)
         if (stream->out.len > 0 && quiet > WRITE_MS) {
             h2->http->stats.closed_slow++;
             (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
+        } else if (stream->lingers_ms > 0 && (quiet > LINGER_QUIET_MS || now_ms - stream->lingers_ms > LINGER_MS)) {
+            (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
         } else if (request != NULL && request->paused == 0 && !stream->body_ended && !request->responded &&
                    quiet > (request->route->both_ways ? TALK_MS : BODY_MS)) {
             h2->http->stats.closed_slow++;
