@@ -183,6 +183,47 @@ static struct basic_entry *find_trusted(struct shoal_http *http, const uint8_t d
     return NULL;
 }
 
+/* Whether a page of another origin had its browser send this: by what browsers say about it, or else by Origin and Host. Who sends
+ * neither is no browser. */
+static bool is_of_another_page(const struct http1_head *head)
+{
+    struct shoal_view site, origin, host = { 0 };
+    const char *mark;
+    size_t before;
+
+    if (http1_header_find(head, "sec-fetch-site", &site))
+        return !shoal_view_equal(site, shoal_view_text("same-origin")) && !shoal_view_equal(site, shoal_view_text("none"));
+    if (!http1_header_find(head, "origin", &origin))
+        return false;
+    mark = memmem(origin.bytes, origin.len, "://", 3);
+    if (mark == NULL || !http1_header_find(head, "host", &host)) /* "null": a file, or a page in a box */
+        return true;
+    before = (size_t)(mark - (const char *)origin.bytes) + 3;
+    return origin.len - before != host.len || strncasecmp(mark + 3, (const char *)host.bytes, host.len) != 0;
+}
+
+/* Browsers remember Basic credentials, and send them with whatever any page asks: such a page changes nothing by it. A token is
+ * sent by who has it. False: refused. */
+static bool basic_may(struct http_request *request)
+{
+    switch (request->head.method) {
+    case HTTP1_GET:
+    case HTTP1_HEAD:
+    case HTTP1_OPTIONS: return true;
+    case HTTP1_POST:
+    case HTTP1_PUT:
+    case HTTP1_DELETE:
+    case HTTP1_OTHER: break;
+    }
+    if (!is_of_another_page(&request->head))
+        return true;
+    request->http->stats.refused_auth++;
+    http_respond_error(request, 403,
+                       "a page of another site changes nothing with Basic credentials; log on, and send the token as "
+                       "\"Authorization: Bearer\"");
+    return false;
+}
+
 bool auth_basic_decode(struct shoal_view text, char pair[AUTH_PAIR_BYTES], char **password)
 {
     size_t len = 0;
@@ -260,7 +301,8 @@ static void auth_dlim(struct http_request *request, http_request_fn *ok)
         if (!http1_header_find(&request->head, names[i], &text) || text.len == 0)
             continue;
         if (i == 2 && take_scheme(&text, "Basic")) {
-            check_basic(request, text, 401, ok);
+            if (basic_may(request))
+                check_basic(request, text, 401, ok);
             return;
         }
         if ((i < 2 || take_scheme(&text, "Bearer")) && token_is_good(request, text, &why)) {
@@ -291,7 +333,8 @@ void auth_request(struct http_request *request, http_request_fn *ok)
     } else if (http1_header_find(&request->head, "x-auth-token", &other) && other.len > 0) {
         check_token(request, other, ok);
     } else if (has && take_scheme(&authorization, "Basic")) {
-        check_basic(request, authorization, 401, ok);
+        if (basic_may(request))
+            check_basic(request, authorization, 401, ok);
     } else {
         refuse(
             request,
@@ -305,6 +348,6 @@ void auth_basic(struct http_request *request, http_request_fn *ok)
 
     if (!http1_header_find(&request->head, "authorization", &authorization) || !take_scheme(&authorization, "Basic"))
         http_respond_error(request, 401, "log on with the header \"Authorization: Basic base64(user:password)\"");
-    else
+    else if (basic_may(request))
         check_basic(request, authorization, 400, ok);
 }

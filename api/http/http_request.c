@@ -142,7 +142,8 @@ static bool is_openai(const struct http_request *request)
            begins(path, "/v1/models");
 }
 
-/* Pages from a file or another host ask models (the inference contract, 2.1); their credentials are tokens in headers. */
+/* Pages from a file or another host ask models (the inference contract, 2.1). Their credentials are tokens in headers, so nothing
+ * is said of Access-Control-Allow-Credentials: what a browser sends by itself opens no answer to them. */
 static bool takes_origins(const struct http_request *request)
 {
     return http_is_dlim(request) || is_openai(request) || begins(request->head.path, "/v2");
@@ -155,7 +156,6 @@ static void add_origin(struct http_request *request)
     if (!takes_origins(request) || !http1_header_find(&request->head, "origin", &origin) || origin.len > 1000)
         return;
     http_header_add(request, "Access-Control-Allow-Origin", "%.*s", (int)origin.len, (const char *)origin.bytes);
-    http_header_add(request, "Access-Control-Allow-Credentials", "true");
     http_header_add(request, "Access-Control-Expose-Headers", "Content-Range");
     http_header_add(request, "Vary", "Origin");
 }

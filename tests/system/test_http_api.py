@@ -317,6 +317,38 @@ def test_credentials(server):
     assert client.getresponse().status == 401
 
 
+PAGES = {  # what a browser says of the page that asks, and whether it is of another site
+    "no browser": ({}, False),
+    "a page of this address": ({"Origin": "https://127.0.0.1:{port}"}, False),
+    "a page of another port": ({"Origin": "https://127.0.0.1:1"}, True),
+    "a page of a longer address": ({"Origin": "https://127.0.0.1:{port}.example"}, True),
+    "a page of another host": ({"Origin": "https://page.example"}, True),
+    "a file": ({"Origin": "null"}, True),
+    "an empty origin": ({"Origin": ""}, True),
+    "a link of another site, without Origin": ({"Sec-Fetch-Site": "cross-site"}, True),
+    "a neighbour": ({"Sec-Fetch-Site": "same-site", "Origin": "https://other.example"}, True),
+    "a page behind a proxy that renames the host": ({"Sec-Fetch-Site": "same-origin", "Origin": "https://front.example"}, False),
+    "what the user typed": ({"Sec-Fetch-Site": "none"}, False),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_of_another_site_changes_nothing_by_what_its_browser_remembers(server, page):
+    headers, foreign = PAGES[page]
+    headers = {name: value.replace("{port}", str(server.port)) for name, value in headers.items()}
+    client = server.client()
+    token = asks(server, "ada", "GET", "/auth/v1/logon")["accessToken"]
+    for method, path in (("DELETE", BASE + "/execs/none"), ("POST", "/v1/tickets"), ("PUT", "/dlim/v1/model/none/operation/start"),
+                         ("POST", "/v2/models/none/infer"), ("GET", BASE + "/conf"), ("POST", "/dlim/v1/auth/token")):
+        for name, value in (("Authorization", BASIC), ("Authorization", "Bearer " + token), ("X-Auth-Token", token)):
+            client.request(method, path, headers={**headers, name: value})
+            answer = client.getresponse()
+            text = answer.read()
+            refused = foreign and method != "GET" and value == BASIC
+            assert (answer.status == 403 and b"another site" in text) == refused, (method, path, value, answer.status, text)
+            assert answer.getheader("Access-Control-Allow-Credentials") is None
+
+
 def test_early_answer_reaches_a_client_that_still_sends(server):
     head = ("POST %s/execs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nContent-Type: %s\r\n"
             "Content-Length: 3000000\r\n\r\n" % (BASE, TYPE)).encode()
