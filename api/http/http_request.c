@@ -63,6 +63,16 @@ void http_body_resume(struct http_request *request)
 
 /* ---- decoding ---- */
 
+/* The character that an escape at `at` stands for; 0: broken, or a NUL. */
+static uint8_t escaped(struct shoal_view text, size_t at)
+{
+    bool whole = text.len - at > 2;
+    int high = whole ? hex_digit(text.bytes[at + 1]) : -1;
+    int low = whole ? hex_digit(text.bytes[at + 2]) : -1;
+
+    return high < 0 || low < 0 ? 0 : (uint8_t)(high * 16 + low);
+}
+
 char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus_is_space)
 {
     char *out = arena_alloc(arena, text.len + 1);
@@ -74,13 +84,9 @@ char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus
         uint8_t c = text.bytes[i];
 
         if (c == '%') {
-            bool whole = text.len - i > 2;
-            int high = whole ? hex_digit(text.bytes[i + 1]) : -1;
-            int low = whole ? hex_digit(text.bytes[i + 2]) : -1;
-
-            if (high < 0 || low < 0 || (high == 0 && low == 0))
+            c = escaped(text, i);
+            if (c == 0)
                 return NULL;
-            c = (uint8_t)(high * 16 + low);
             i += 2;
         } else if (c == '+' && plus_is_space) {
             c = ' ';
@@ -111,6 +117,41 @@ const char *http_query(struct http_request *request, const char *key)
         query.len -= amp == NULL ? len : len + 1;
     }
     return NULL;
+}
+
+/* Whether a part "key=value" of a query cannot be decoded. `args` has a decoder of its own (args_url.c). */
+static bool is_broken(struct shoal_view part)
+{
+    const uint8_t *value = memchr(part.bytes, '=', part.len);
+
+    if (value == NULL || (value - part.bytes == 4 && memcmp(part.bytes, "args", 4) == 0))
+        return false;
+    for (size_t i = (size_t)(value - part.bytes); i < part.len; i++)
+        if (part.bytes[i] == '%' && escaped(part, i) == 0)
+            return true;
+    return false;
+}
+
+/* False: refused, since what cannot be read is not what is absent. */
+static bool query_is_good(struct http_request *request)
+{
+    struct shoal_view query = request->head.query;
+
+    while (query.len > 0) {
+        const uint8_t *amp = memchr(query.bytes, '&', query.len);
+        size_t len = amp == NULL ? query.len : (size_t)(amp - query.bytes);
+
+        if (is_broken(shoal_view_of(query.bytes, len))) {
+            size_t key = (size_t)((const uint8_t *)memchr(query.bytes, '=', len) - query.bytes);
+
+            http_respond_error(request, 400, "%.*s: a broken %%-escape in the URL; write %%25 for a per cent sign",
+                               key < 40 ? (int)key : 40, (const char *)query.bytes);
+            return false;
+        }
+        query.bytes += amp == NULL ? len : len + 1;
+        query.len -= amp == NULL ? len : len + 1;
+    }
+    return true;
 }
 
 /* ---- routing ---- */
@@ -341,6 +382,8 @@ void http_request_begin(struct http_request *request)
         refuse_size(request);
         return;
     }
+    if (!query_is_good(request))
+        return;
     if (route->open)
         start_body(request);
     else

@@ -117,7 +117,7 @@ void http_request_hold(struct http_request *request);
 void http_request_release(struct http_request *request);
 void http_body_pause(struct http_request *request);
 void http_body_resume(struct http_request *request);
-/* The value of a query key, decoded ('+' is a space); NULL if absent. */
+/* The value of a query key, decoded ('+' is a space); NULL if absent. One that is not well encoded was refused before. */
 const char *http_query(struct http_request *request, const char *key);
 /* Percent-decodes into the arena; NULL: broken escape, NUL, or no memory. */
 char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus_is_space);

@@ -273,6 +273,21 @@ def test_work_dirs(server, files, args, want):
     assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["workDir"] == "/_submitted_code/" + want
 
 
+def test_a_parameter_that_cannot_be_decoded_is_named(server):
+    for method, query, status, key in [
+            ("GET", "limit=%zz", 400, b"limit"), ("GET", "limit=1%", 400, b"limit"), ("GET", "state=%f", 400, b"state"),
+            ("GET", "state=%00", 400, b"state"), ("GET", "x=1&user=a%2&limit=1", 400, b"user"), ("DELETE", "state=%zz", 400, b"state"),
+            ("GET", "limit=%31", 200, b""), ("GET", "limit=1&args=a=b%zz", 200, b""), ("GET", "100%", 200, b"")]:
+        for path in (BASE + "/execs", "/v1/jobs"):
+            if (method, path) == ("DELETE", "/v1/jobs"):
+                continue
+            client = server.client()
+            client.request(method, path + "?" + query, headers={"Authorization": BASIC})
+            answer = client.getresponse()
+            text = answer.read()
+            assert answer.status == status and (status == 200 or text.startswith(b"Error 400: " + key + b": a broken %-escape")), (path, query, text)
+
+
 REFUSALS = {
     "main is missing": (lambda s: s.post([("file", "x.tar", archive({"md/other.py": b"1"}))]), b"is not in the upload"),
     "unknown framework": (lambda s: s.post([("file", "x.tar", GOOD)], "?args=--exec-start%20foo"), b"unknown framework foo; known: "),
