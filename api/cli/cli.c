@@ -46,8 +46,8 @@ static void fail_in_json(int code, const char *text)
     json_text(&w, "error", text);
     json_int(&w, "exitCode", code);
     json_end(&w);
-    if (!w.failed)
-        (void)fprintf(stderr, "%.*s\n", (int)buf.len, (const char *)buf.bytes);
+    if (!w.failed && shoal_buf_append(&buf, "\n", 2) == SHOAL_OK)
+        cli_put_json(stderr, (const char *)buf.bytes);
     shoal_buf_deinit(&buf);
 }
 
@@ -62,7 +62,7 @@ int cli_fail(int code, const char *format, ...)
     if (fails_in_json)
         fail_in_json(code, text);
     else
-        (void)fprintf(stderr, "shoal: %s\n", text);
+        (void)fprintf(stderr, "shoal: %s\n", cli_shown(text)); /* a node may have said it */
     return code;
 }
 

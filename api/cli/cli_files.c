@@ -59,10 +59,10 @@ static void print_file_name(const struct cli *cli, const char *name)
     json_object_begin(&w, NULL);
     json_text(&w, "file", name);
     json_end(&w);
-    if (cli->json && !w.failed)
-        (void)printf("%.*s\n", (int)buf.len, (const char *)buf.bytes);
+    if (cli->json && !w.failed && shoal_buf_append(&buf, "", 1) == SHOAL_OK)
+        cli_print_json((const char *)buf.bytes);
     else
-        (void)printf("%s\n", name);
+        (void)printf("%s\n", cli_shown(name));
     shoal_buf_deinit(&buf);
 }
 

@@ -604,7 +604,7 @@ int cli_print(struct cli *cli, const char *path)
     int code = cli_call(cli, &call, &answer, false);
 
     if (code == SHOAL_EXIT_OK)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     cli_answer_free(&answer);
     return code;
 }

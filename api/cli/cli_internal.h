@@ -144,9 +144,22 @@ int cli_print(struct cli *cli, const char *path);
 /* The answer says this in JSON; "" and 0 where it does not. */
 int cli_parse(const struct cli_answer *answer, struct json_input **input);
 const char *cli_text_at(const struct json_value *object, const char *key);
-/* Makes a text of a job or a stranger safe for a terminal: control characters as \x1b, lines and tabs kept. The
- * text itself, or a copy that lives until some more have been made. */
+/* cli_text.c. Makes a text of a job or a stranger one line that is safe for a terminal: control characters and ends of lines as
+ * \x1b, tabs kept. The text itself, or a copy (of its first 4,000 bytes) that lives until some more have been made. */
 const char *cli_shown(const char *text);
+/* Prints one, with an end of a line; the lines within it begin `indent` columns to the right, so that they are none of ours. */
+void cli_put_lines(const char *text, unsigned indent);
+/* Prints JSON that a node has made. */
+void cli_put_json(FILE *out, const char *json);
+/* ... to standard output, with an end of a line. */
+void cli_print_json(const char *json);
+/* Prints what comes of a log or a model, as it is into a file or a pipe. On a terminal what a script prints changes no title, asks for
+ * no answer and hides no line: its control characters are shown, but for the ends of lines and what progress bars use. */
+struct cli_log_text {
+    uint8_t held[4]; /* may be the beginning of a character */
+    unsigned held_len;
+};
+void cli_put_log(struct cli_log_text *text, const char *bytes, size_t len);
 int64_t cli_int_at(const struct json_value *object, const char *key);
 /* GET of JSON. `*input` is the caller's to free, NULL where it failed; so is `answer`, always. */
 int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input);

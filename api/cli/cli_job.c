@@ -293,7 +293,7 @@ static int after_submit(struct cli *cli, const struct cli_answer *answer)
     (void)snprintf(id, sizeof(id), "%s", found == NULL ? "" : found);
     json_input_free(input);
     if (cli->json)
-        (void)printf("%s\n", cli_answer_text(answer));
+        cli_print_json(cli_answer_text(answer));
     else
         (void)printf("%s\n", id);
     (void)fflush(stdout);
@@ -370,7 +370,8 @@ static void print_field(void *arg, const char *key, const struct json_value *val
         return;
     if (text == NULL)
         text = dump == NULL ? "" : dump;
-    (void)printf("%-16s %s\n", cli_shown(key), cli_shown(text));
+    (void)printf("%-16s ", cli_shown(key));
+    cli_put_lines(text, 17);
     free(dump);
 }
 
@@ -499,7 +500,7 @@ int cli_job_tasks(struct cli *cli)
         if (code == SHOAL_EXIT_OK)
             code = cli_parse(&answer, &input);
         if (code == SHOAL_EXIT_OK && cli->json)
-            (void)printf("%s\n", cli_answer_text(&answer));
+            cli_print_json(cli_answer_text(&answer));
         cli_answer_free(&answer);
         if (code != SHOAL_EXIT_OK)
             return code;
@@ -570,7 +571,7 @@ static int wait_for(struct cli *cli, const char *id, bool show_end)
         if (ended && show_end && cli->json) {
             char *dump = json_input_dump(job);
 
-            (void)printf("%s\n", dump == NULL ? "{}" : dump);
+            cli_print_json(dump == NULL ? "{}" : dump);
             free(dump);
         }
         json_input_free(input);
@@ -679,7 +680,7 @@ int cli_job_recover(struct cli *cli)
     call.path = path;
     code = cli_call(cli, &call, &answer, false);
     if (code == SHOAL_EXIT_OK && cli->json) {
-        (void)printf("%.*s\n", (int)answer.body.len, (const char *)answer.body.bytes);
+        cli_print_json(cli_answer_text(&answer));
     } else if (code == SHOAL_EXIT_OK) {
         if (json_input_parse_own(shoal_buf_view(&answer.body), &input, &msg) != SHOAL_OK) {
             code = cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);

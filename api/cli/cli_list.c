@@ -175,7 +175,8 @@ static void print_json_row(const struct listing *l, const struct json_value *job
 {
     char *dump = json_input_dump(job);
 
-    (void)printf("%s%s", l->shown == 0 ? "" : ",", dump == NULL ? "null" : dump);
+    (void)fputs(l->shown == 0 ? "" : ",", stdout);
+    cli_put_json(stdout, dump == NULL ? "null" : dump);
     free(dump);
 }
 

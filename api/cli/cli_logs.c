@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "shoal/array.h"
 #include "shoal/limits.h"
@@ -38,7 +37,7 @@ struct logs {
     bool all;            /* workers are added as they appear */
     uint64_t tail_lines; /* UINT64_MAX: everything */
     bool tailing;        /* what is there already is kept back, up to its last lines */
-    bool after_c2;       /* on a terminal: that byte is kept back, it may begin a control character of two bytes */
+    struct cli_log_text text;
     struct shoal_buf tail;
     struct source sources[SOURCES_MAX];
     unsigned count;
@@ -78,37 +77,12 @@ static size_t last_lines(const struct shoal_buf *buf, uint64_t lines)
     return at;
 }
 
-/* As it is into a file or a pipe. On a terminal what a script prints changes no title, asks for no answer and hides no
- * line: its control characters are shown, but for the ends of lines and what progress bars use. */
-static void write_out(struct logs *logs, const char *bytes, size_t len)
-{
-    if (isatty(STDOUT_FILENO) != 1) {
-        (void)fwrite(bytes, 1, len, stdout);
-        return;
-    }
-    for (size_t i = 0; i < len; i++) {
-        bool plain = ((unsigned char)bytes[i] >= 0x20 && bytes[i] != 0x7f) || strchr("\n\t\r\b", bytes[i]) != NULL;
-        bool second = logs->after_c2 && (unsigned char)bytes[i] >= 0x80 && (unsigned char)bytes[i] < 0xa0;
-
-        if (logs->after_c2 && !second)
-            (void)fputc(0xc2, stdout);
-        logs->after_c2 = (unsigned char)bytes[i] == 0xc2;
-        if (second) /* U+0080 to U+009F: control characters, too, as cat -v has them */
-            (void)printf("M-^%c", (unsigned char)bytes[i] ^ 0xc0);
-        if (second || logs->after_c2)
-            continue;
-        if (!plain || bytes[i] == '\0')
-            (void)fputc('^', stdout);
-        (void)fputc(plain && bytes[i] != '\0' ? bytes[i] : bytes[i] ^ 64, stdout);
-    }
-}
-
 static void put(struct logs *logs, const void *bytes, size_t len)
 {
     size_t begin;
 
     if (!logs->tailing) {
-        write_out(logs, bytes, len);
+        cli_put_log(&logs->text, bytes, len);
         return;
     }
     if (shoal_buf_append(&logs->tail, bytes, len) != SHOAL_OK || logs->tail.len < TRIM_BYTES)

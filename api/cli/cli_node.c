@@ -14,7 +14,7 @@ static int change(struct cli *cli, const char *path, const char *mesh_key)
     int code = cli_call(cli, &call, &answer, false);
 
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
         (void)printf("%s\n", cli_text_at(json_input_root(input), "text"));
         json_input_free(input);

@@ -29,7 +29,7 @@ static int change(struct cli *cli, const char *method, const char *verb)
     (void)snprintf(path, sizeof(path), "/v1/services/%s%s", name, verb);
     code = cli_call(cli, &call, &answer, false);
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
         (void)printf("%s\n", cli_text_at(json_input_root(input), "text"));
         json_input_free(input);
@@ -255,6 +255,8 @@ int cli_service_show(struct cli *cli)
 int cli_service_logs(struct cli *cli)
 {
     char path[400];
+    struct cli_call call = { .method = "GET" };
+    struct cli_log_text shown = { .held_len = 0 };
     struct cli_answer answer;
     struct json_input *input;
     int code;
@@ -265,8 +267,12 @@ int cli_service_logs(struct cli *cli)
         (void)snprintf(path, sizeof(path), "/v1/jobs/%.80s/log?which=task-outerr&task=%.20s",
                        cli_text_at(json_input_root(input), "job"),
                        cli_value(cli, "replica") == NULL ? "0" : cli_value(cli, "replica"));
-        code = cli_print(cli, path);
+        cli_answer_free(&answer);
+        call.path = path;
+        code = cli_call(cli, &call, &answer, false);
     }
+    if (code == SHOAL_EXIT_OK)
+        cli_put_log(&shown, cli_answer_text(&answer), answer.body.len);
     json_input_free(input);
     cli_answer_free(&answer);
     return code;
@@ -324,7 +330,7 @@ static int deploy(struct cli *cli, const char *service, const char *query, struc
     call->timeout_s = DEPLOY_TIMEOUT_S;
     code = cli_call(cli, call, &answer, false);
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
         (void)printf("deployed %s: job %s; shoal service show %s\n", service,
                      cli_text_at(json_input_root(input), "job"), service);

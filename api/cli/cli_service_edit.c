@@ -133,7 +133,7 @@ static int send_edit(struct cli *cli, const char *path, const char *body)
     int code = cli_call(cli, &call, &answer, false);
 
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
         print_changes(json_input_root(input));
         json_input_free(input);
@@ -185,6 +185,7 @@ int cli_service_test(struct cli *cli)
     char path[400], name[NAME_BYTES];
     struct shoal_buf body = { 0 };
     struct cli_call call = { .method = "POST", .path = path, .timeout_s = TEST_TIMEOUT_S };
+    struct cli_log_text shown = { .held_len = 0 };
     struct cli_answer answer;
     int code;
 
@@ -204,8 +205,8 @@ int cli_service_test(struct cli *cli)
         else
             call.upload = file;
         code = cli_call(cli, &call, &answer, false);
-        if (code == SHOAL_EXIT_OK && fwrite(answer.body.bytes, 1, answer.body.len, stdout) != answer.body.len)
-            code = cli_fail(SHOAL_EXIT_FAILED, "standard output: %s", strerror(errno));
+        if (code == SHOAL_EXIT_OK) /* what could not be written is said at the end of the program */
+            cli_put_log(&shown, cli_answer_text(&answer), answer.body.len);
         if (code == SHOAL_EXIT_OK && (answer.body.len == 0 || answer.body.bytes[answer.body.len - 1] != '\n'))
             (void)putchar('\n');
         cli_answer_free(&answer);

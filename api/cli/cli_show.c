@@ -13,10 +13,6 @@
 
 #include "shoal/banned.h"
 
-/* As many as one line shows, and as long as a detail with a trace may be. */
-#define SHOWN_COPIES 16u
-#define SHOWN_BYTES 4096u
-
 static double number_at(const struct json_value *object, const char *key)
 {
     double value = 0;
@@ -32,44 +28,6 @@ int cli_parse(const struct cli_answer *answer, struct json_input **input)
     if (json_input_parse_own(shoal_buf_view(&answer->body), input, &msg) == SHOAL_OK)
         return SHOAL_EXIT_OK;
     return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
-}
-
-/* How many bytes the control character has that begins here, 0: none does. Those of two bytes are U+0080 to U+009F, after
- * which terminals take what follows for a command, too. */
-static size_t control_len(const char *at)
-{
-    unsigned char c = (unsigned char)at[0];
-
-    if (c == 0xc2 && (unsigned char)at[1] >= 0x80 && (unsigned char)at[1] < 0xa0)
-        return 2;
-    return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? 1 : 0;
-}
-
-const char *cli_shown(const char *text)
-{
-    static char copies[SHOWN_COPIES][SHOWN_BYTES];
-    static unsigned next;
-    const char *at = text;
-    size_t len = 0;
-    char *copy;
-
-    while (*at != '\0' && control_len(at) == 0)
-        at++;
-    if (*at == '\0')
-        return text;
-    copy = copies[next++ % SHOWN_COPIES];
-    for (at = text; *at != '\0' && len + 5 < SHOWN_BYTES; at++) {
-        size_t bytes = control_len(at);
-
-        if (bytes == 0) {
-            copy[len++] = *at;
-            continue;
-        }
-        at += bytes - 1;
-        len += (size_t)snprintf(copy + len, SHOWN_BYTES - len, "\\x%02x", (unsigned)(unsigned char)*at);
-    }
-    copy[len] = '\0';
-    return copy;
 }
 
 const char *cli_text_at(const struct json_value *object, const char *key)
@@ -95,7 +53,7 @@ int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *
     int code = cli_call(cli, &call, &answer, false);
 
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
         print(cli, json_input_root(input));
         json_input_free(input);
@@ -122,7 +80,7 @@ static bool is_gone(const char *state)
 static void print_texts(const struct json_value *texts)
 {
     for (size_t i = 0; i < json_input_count(texts); i++)
-        (void)printf(" %s", json_input_text_at(texts, i));
+        (void)printf(" %s", cli_shown(json_input_text_at(texts, i)));
     (void)putchar('\n');
 }
 
@@ -246,7 +204,7 @@ int cli_logon(struct cli *cli)
         code = token == NULL ? cli_fail(SHOAL_EXIT_FAILED, "the node gave no token") : keep_token(cli, token);
     }
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     else if (code == SHOAL_EXIT_OK)
         cli_say(cli, "logged on as %s", cli_text_at(json_input_root(input), "username"));
     if (input != NULL)

@@ -266,6 +266,7 @@ static void say_refusal(const struct cli_answer *answer)
     struct json_input *input = json_of(answer);
     const struct json_value *root = input == NULL ? NULL : json_input_root(input);
     const char *text = "";
+    char line[1024];
 
     if (root != NULL) {
         text = cli_text_at(json_input_at(json_input_get(root, "errors"), 0), "message");
@@ -276,8 +277,10 @@ static void say_refusal(const struct cli_answer *answer)
         text = answer->status == 0 ? answer->fault : cli_answer_text(answer);
     if (text[0] == '\0')
         (void)complain("The server answered %ld.", answer->status);
-    else
-        (void)complain("%.*s", (int)strcspn(text, "\r\n"), cli_shown(text));
+    else {
+        (void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(text, "\r\n"), text);
+        (void)complain("%s", cli_shown(line));
+    }
     json_input_free(input);
 }
 
@@ -541,7 +544,7 @@ static int print_json(struct dlim *dlim, const char *head, const char *tail)
     int code = get(dlim, head, dlim->words[2], tail, &answer, &input);
 
     if (code == SHOAL_EXIT_OK)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     json_input_free(input);
     cli_answer_free(&answer);
     return code;

@@ -259,7 +259,7 @@ static int look(struct cli *cli, bool terminal, bool colour)
     if (terminal)
         width = (unsigned)getmaxx(stdscr);
     if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
+        cli_print_json(cli_answer_text(&answer));
     else if (code == SHOAL_EXIT_OK) {
         frame_make(&frame, json_input_root(input), width);
         if (terminal)

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shoal/text.h"
+
 #include "shoal/banned.h"
 
 #define PACK_TYPE "application/msgpack"
@@ -590,18 +592,6 @@ void http_respond_json(struct http_request *request, int status, struct json_wri
     shoal_buf_deinit(writer->buf);
 }
 
-void http_text_show(char *text)
-{
-    for (char *at = text; *at != '\0'; at++) {
-        bool second = at > text && (uint8_t)at[-1] == 0xc2 && (uint8_t)*at >= 0x80 && (uint8_t)*at < 0xa0;
-
-        if (second) /* a control character of two bytes */
-            at[-1] = ' ';
-        if (second || (uint8_t)*at < 0x20 || *at == 0x7f)
-            *at = ' ';
-    }
-}
-
 static void respond_dlim_error(struct http_request *request, int status, const char *text)
 {
     static const char asks[] = "/dlim/v1/inference/";
@@ -677,7 +667,7 @@ void http_respond_error(struct http_request *request, int status, const char *fo
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    http_text_show(text);
+    shoal_text_plain(text, ' ');
     if (http_is_dlim(request)) {
         respond_dlim_error(request, status, text);
         return;

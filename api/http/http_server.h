@@ -95,8 +95,6 @@ void http_respond(struct http_request *request, int status, const char *type, st
 /* Takes the buffer, also on failure. */
 void http_respond_json(struct http_request *request, int status, struct json_writer *writer);
 /* "Error <status>: <text>\n" as text/plain (execs-api 1.5). */
-/* Makes foreign text one line for a person at a terminal: control characters become spaces. */
-void http_text_show(char *text);
 __attribute__((format(printf, 3, 4))) void http_respond_error(struct http_request *request, int status,
                                                               const char *format, ...);
 void http_respond_empty(struct http_request *request, int status);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shoal/text.h"
+
 #include "shoal/banned.h"
 
 #define RETRY_S 1
@@ -50,7 +52,7 @@ void asking_refuse(struct http_request *request, enum asker asker, int status, c
     if (status == 429 || status == 503)
         http_header_add(request, "Retry-After", "%d", RETRY_S);
     (void)snprintf(shown, sizeof(shown), "%s", text);
-    http_text_show(shown);
+    shoal_text_plain(shown, ' ');
     if (asker == ASKER_DLIM) {
         http_respond(request, status, "text/plain; charset=utf-8", shoal_view_text(shown));
         return;
@@ -281,7 +283,7 @@ static void events_over(struct asking *a, enum shoal_err err, const char *text, 
     } else if (inferred->status >= 400) {
         (void)snprintf(shown, sizeof(shown), "%.*s", inferred->body.len > 500 ? 500 : (int)inferred->body.len,
                        inferred->body.len == 0 ? "" : (const char *)inferred->body.bytes);
-        http_text_show(shown);
+        shoal_text_plain(shown, ' ');
         fine = put_error_event(a, (int)inferred->status, shown);
     } else {
         if (inferred->body.len > 0)

@@ -13,6 +13,7 @@
 #include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/sched_look.h"
+#include "shoal/text.h"
 
 #include "agent_files.h"
 #include "agent_settings.h"
@@ -45,43 +46,6 @@ uint64_t agent_wall_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / SHOAL_MS;
 }
 
-/* How many bytes the character at `c` has; 0: it is a control character, or no UTF-8. */
-static unsigned char_bytes(const uint8_t *c)
-{
-    static const struct {
-        uint8_t first, last; /* of the character's first byte */
-        uint8_t low, high;   /* of its second */
-        uint8_t bytes;
-    } rows[] = { { 0x20, 0x7e, 0, 0, 1 },       { 0xc2, 0xc2, 0xa0, 0xbf, 2 }, { 0xc3, 0xdf, 0x80, 0xbf, 2 },
-                 { 0xe0, 0xe0, 0xa0, 0xbf, 3 }, { 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 },
-                 { 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 },
-                 { 0xf4, 0xf4, 0x80, 0x8f, 4 } };
-    unsigned row = 0;
-
-    while (row < sizeof(rows) / sizeof(rows[0]) && (c[0] < rows[row].first || c[0] > rows[row].last))
-        row++;
-    if (row == sizeof(rows) / sizeof(rows[0]))
-        return 0;
-    if (rows[row].bytes > 1 && (c[1] < rows[row].low || c[1] > rows[row].high))
-        return 0;
-    for (unsigned i = 2; i < rows[row].bytes; i++)
-        if ((c[i] & 0xc0) != 0x80)
-            return 0;
-    return rows[row].bytes;
-}
-
-/* A job's last words stand in the log, too: there they are one line of text, and no orders to a terminal. */
-static void as_text(char *text)
-{
-    for (uint8_t *c = (uint8_t *)text; *c != '\0';) {
-        unsigned bytes = char_bytes(c);
-
-        if (bytes == 0)
-            *c = '?';
-        c += bytes == 0 ? 1 : bytes;
-    }
-}
-
 void agent_log(const struct agent *agent, const char *format, ...)
 {
     char text[1024];
@@ -93,7 +57,7 @@ void agent_log(const struct agent *agent, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    as_text(text);
+    shoal_text_plain(text, '?'); /* a job's last words, say: one line of text, and no orders to a terminal */
     (void)clock_gettime(CLOCK_REALTIME, &now);
     (void)gmtime_r(&now.tv_sec, &parts);
     (void)strftime(clock_text, sizeof(clock_text), "%Y-%m-%dT%H:%M:%S", &parts);

@@ -19,6 +19,7 @@
 #include "shoal/below.h"
 #include "shoal/bundle.h"
 #include "shoal/limits.h"
+#include "shoal/text.h"
 
 #include "shoal/banned.h"
 
@@ -33,25 +34,11 @@ bool agent_result_is_temporary(const char *path)
 }
 
 /* The bytes of the UTF-8 character at `text`; 0: it is none, or a control character. */
-static size_t character_len(const unsigned char *text)
+static size_t character_len(const uint8_t *text)
 {
-    size_t len = 4;
+    size_t len = shoal_utf8_len(text, 4);
 
-    if (text[0] < 0x20 || text[0] == 0x7f || text[0] > 0xf4 || (text[0] >= 0x80 && text[0] < 0xc2))
-        return 0;
-    if (text[0] < 0x80)
-        len = 1;
-    else if (text[0] < 0xe0)
-        len = 2;
-    else if (text[0] < 0xf0)
-        len = 3;
-    for (size_t i = 1; i < len; i++)
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    if ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] > 0x9f) || /* overlong; a surrogate */
-        (text[0] == 0xf0 && text[1] < 0x90) || (text[0] == 0xf4 && text[1] > 0x8f))
-        return 0;
-    return text[0] == 0xc2 && text[1] < 0xa0 ? 0 : len;
+    return len > 0 && len <= 2 && shoal_code_is_control(shoal_utf8_code(text, len)) ? 0 : len;
 }
 
 bool agent_result_is_shown(const char *path)
@@ -59,7 +46,7 @@ bool agent_result_is_shown(const char *path)
     size_t at = 0;
 
     while (path[at] != '\0') {
-        size_t len = character_len((const unsigned char *)path + at);
+        size_t len = character_len((const uint8_t *)path + at);
 
         if (len == 0 || ((at == 0 || path[at - 1] == '/') && (path[at] == '.' || path[at] == '/')))
             return false;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "shoal/pack.h"
+#include "shoal/text.h"
 
 #include "shoal/banned.h"
 
@@ -122,8 +123,9 @@ static void get_plain(struct shoal_pack_reader *r, char *text, size_t cap)
     size_t len = said.len < cap ? said.len : cap - 1;
 
     for (size_t i = 0; i < len; i++)
-        text[i] = (char)(said.bytes[i] < 0x20 || said.bytes[i] == 0x7f ? ' ' : said.bytes[i]);
+        text[i] = (char)(said.bytes[i] == 0 ? ' ' : said.bytes[i]);
     text[len] = '\0';
+    shoal_text_plain(text, ' ');
 }
 
 /* A body may be text too: kernels return strings. */

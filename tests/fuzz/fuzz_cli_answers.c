@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shoal/text.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 #define JOB "shoal-0123456789abcdef"
@@ -74,8 +76,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     (void)shoal_cli_main(argc, argv, &hooks);
     (void)fclose(stdout);
     stdout = usual;
-    for (size_t i = 0; i < printed_len; i++)
-        SHOAL_ASSERT(((unsigned char)printed[i] >= 0x20 && printed[i] != 0x7f) || strchr("\n\t\r", printed[i]) != NULL);
+    for (size_t i = 0; i < printed_len;) {
+        const uint8_t *at = (const uint8_t *)printed + i;
+        size_t len = shoal_utf8_len(at, printed_len - i);
+
+        /* a column that is full may end within a letter */
+        SHOAL_ASSERT(len > 0 || *at >= 0xa0 || (i > 0 && at[-1] >= 0x80));
+        SHOAL_ASSERT(len == 0 || *at == '\n' || *at == '\t' || !shoal_code_is_control(shoal_utf8_code(at, len)));
+        i += len == 0 ? 1 : len;
+    }
     free(printed);
     return 0;
 }

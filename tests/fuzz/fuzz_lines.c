@@ -9,6 +9,7 @@
 #include "node/agent/agent_results.h"
 #include "node/runner/runner_state.h"
 #include "api/cli/cli_internal.h"
+#include "shoal/text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
@@ -46,10 +47,12 @@ static void shown(const char *text)
 {
     char encoded[300];
 
-    for (const char *at = cli_shown(text); *at != '\0'; at++)
-        SHOAL_ASSERT(((unsigned char)*at >= 0x20 && *at != 0x7f) || *at == '\n' || *at == '\t');
-    for (const char *at = cli_shown(text); *at != '\0'; at++)
-        SHOAL_ASSERT((unsigned char)*at != 0xc2 || (unsigned char)at[1] < 0x80 || (unsigned char)at[1] >= 0xa0);
+    for (const uint8_t *at = (const uint8_t *)cli_shown(text); *at != 0;) {
+        size_t len = shoal_utf8_len(at, 4);
+
+        SHOAL_ASSERT(len > 0 && (*at == '\t' || !shoal_code_is_control(shoal_utf8_code(at, len))));
+        at += len;
+    }
     cli_encode(text, encoded, sizeof(encoded));
     for (const char *at = encoded; *at != '\0'; at++)
         SHOAL_ASSERT((unsigned char)*at > 0x20 && (unsigned char)*at < 0x7f && *at != '/' && *at != '?');

@@ -661,6 +661,26 @@ def test_what_a_node_refuses_is_said_by_the_name_that_was_typed(server, tmp_path
     assert (done.returncode, done.stderr[:16]) == (2, "shoal: --workers"), done
 
 
+def test_words_of_a_job_make_no_lines_and_give_no_orders(server, tmp_path):
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret", "SHOAL_INSECURE": "1"}
+    words = "--exec-start PyTorch --model-main main.py _QUOTE_a\nstate FINISHED\x9b2J\u202ecba\x1b]0;x_QUOTE_ "
+    answer = server.post([("data", None, json.dumps({"args": words}).encode()), ("file", "x.tar", GOOD)], "")
+    job = json.loads(answer.split(b"\r\n\r\n", 1)[1])["id"]
+
+    def run(*more):
+        return subprocess.run([str(OUT / "shoal"), *more], env=env, capture_output=True, text=True, timeout=60)
+
+    lines = run("job", "show", job).stdout.splitlines()
+    at = [i for i, line in enumerate(lines) if line.startswith("args ")][0]
+    assert lines[at + 1] == " " * 17 + "state FINISHED\\x9b2J\\u202ecba\\x1b]0;x_QUOTE_ "
+    assert len([line for line in lines if line.startswith("state ")]) == 1
+    shown = run("job", "show", job, "-o", "json").stdout
+    assert json.loads(shown)["args"] == words and shown.isascii()
+    assert run("job", "list", "--name", "a\nb\u202e").stdout.count("\n") == 1
+    said = run("job", "list", "--state", "\x9b2J\u202e").stderr
+    assert said.startswith("shoal: ") and said.count("\n") == 1 and said[:-1].isprintable(), said
+
+
 def test_output_that_cannot_be_written_fails(server, tmp_path):
     env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret",
            "SHOAL_CA": str(tmp_path / "tls.crt") if server.tls else ""}

@@ -1,0 +1,135 @@
+/* What others have written, on its way to a person: shown, and never obeyed by a terminal. */
+#include "api/cli/cli_internal.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shoal/text.h"
+
+#include "shoal/banned.h"
+
+static const struct row {
+    const char *name, *text, *shown, *json, *plain, *log;
+} rows[] = {
+    { "plain words", "a b\\", "a b\\", "a b\\", "a b\\", "a b\\" },
+    { "letters of other scripts", "\xc3\xbc \xe2\x86\x92 \xf0\x9f\x90\x9f", "\xc3\xbc \xe2\x86\x92 \xf0\x9f\x90\x9f",
+      "\xc3\xbc \xe2\x86\x92 \xf0\x9f\x90\x9f", "\xc3\xbc \xe2\x86\x92 \xf0\x9f\x90\x9f", "\xc3\xbc \xe2\x86\x92 \xf0\x9f\x90\x9f" },
+    { "a title", "a\x1b]0;x\x07", "a\\x1b]0;x\\x07", "a\\u001b]0;x\\u0007", "a ]0;x ", "a^[]0;x^G" },
+    { "a line of its own", "a\nstate FINISHED", "a\\x0astate FINISHED", "a\nstate FINISHED", "a state FINISHED", NULL },
+    { "the start of the line", "a\rb", "a\\x0db", "a b", "a b", "a\rb" },
+    { "DEL", "a\x7f", "a\\x7f", "a\\u007f", "a ", "a^?" },
+    { "C1 in two bytes", "a\xc2\x9b" "2J", "a\\x9b2J", "a\\u009b2J", "a  2J", "aM-^[2J" },
+    { "C1 in one", "a\x9b" "2J", "a\\x9b2J", "a\xef\xbf\xbd" "2J", "a 2J", "aM-^[2J" },
+    { "an override", "a\xe2\x80\xaetxt.exe", "a\\u202etxt.exe", "a\\u202etxt.exe", "a   txt.exe", "a\\u202etxt.exe" },
+    { "an embedding", "\xe2\x80\xaa", "\\u202a", "\\u202a", "   ", "\\u202a" },
+    { "an isolate", "\xe2\x81\xa6\xe2\x81\xa9", "\\u2066\\u2069", "\\u2066\\u2069", "      ", "\\u2066\\u2069" },
+    { "half a letter", "a\xc3", "a\\xc3", "a\xef\xbf\xbd", "a ", "a" },
+    { "a letter of an old code", "a\xe9z", "a\\xe9z", "a\xef\xbf\xbdz", "a z", "a\xe9z" },
+    { "a slash in two bytes", "\xc0\xaf", "\\xc0\\xaf", "\xef\xbf\xbd\xef\xbf\xbd", "  ", "\xc0\xaf" },
+    { "a surrogate", "\xed\xa0\x80", "\\xed\\xa0\\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd", "   ", "\xed\xa0M-^@" },
+};
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void same(const struct row *row, const char *how, const char *got, const char *want)
+{
+    if (strcmp(got, want) != 0)
+        fail_msg("%s, %s: got \"%s\", want \"%s\"", row->name, how, got, want);
+}
+
+static void is_shown_on_one_line(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ROWS; i++)
+        same(&rows[i], "shown", cli_shown(rows[i].text), rows[i].shown);
+}
+
+static void is_cut_with_a_mark(void **state)
+{
+    static char text[9000];
+    const char *shown;
+
+    (void)state;
+    memset(text, '\n', sizeof(text) - 1);
+    shown = cli_shown(text);
+    assert_in_range(strlen(shown), 4000, 4095);
+    assert_string_equal(shown + strlen(shown) - 7, "\\x0a...");
+}
+
+static void of_json_says_the_same(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ROWS; i++) {
+        char *text = NULL;
+        size_t len = 0;
+        FILE *out = open_memstream(&text, &len);
+
+        assert_non_null(out);
+        cli_put_json(out, rows[i].text);
+        (void)fclose(out);
+        same(&rows[i], "as JSON", text, rows[i].json);
+        free(text);
+    }
+}
+
+static void of_an_error_is_plain(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ROWS; i++) {
+        char text[64];
+
+        (void)snprintf(text, sizeof(text), "%s", rows[i].text);
+        shoal_text_plain(text, ' ');
+        same(&rows[i], "plain", text, rows[i].plain);
+    }
+}
+
+/* Byte by byte, into a terminal. */
+static void of_a_log_is_shown_at_a_terminal(void **state)
+{
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY), usual = dup(STDOUT_FILENO), side;
+
+    (void)state;
+    assert_true(terminal >= 0 && usual >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    side = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    assert_true(side >= 0);
+    for (size_t i = 0; i < ROWS; i++) {
+        struct cli_log_text text = { .held_len = 0 };
+        char got[128];
+        ssize_t len;
+
+        if (rows[i].log == NULL)
+            continue;
+        (void)fflush(stdout);
+        assert_true(dup2(side, STDOUT_FILENO) >= 0);
+        for (const char *at = rows[i].text; *at != '\0'; at++)
+            cli_put_log(&text, at, 1);
+        (void)fflush(stdout);
+        (void)dup2(usual, STDOUT_FILENO);
+        len = read(terminal, got, sizeof(got) - 1);
+        assert_true(len > 0);
+        got[len] = '\0';
+        same(&rows[i], "in a log", got, rows[i].log);
+    }
+    (void)close(side);
+    (void)close(usual);
+    (void)close(terminal);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_shown_on_one_line),
+        cmocka_unit_test(is_cut_with_a_mark),
+        cmocka_unit_test(of_json_says_the_same),
+        cmocka_unit_test(of_an_error_is_plain),
+        cmocka_unit_test(of_a_log_is_shown_at_a_terminal),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
