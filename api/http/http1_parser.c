@@ -296,12 +296,12 @@ static enum http1_method method_of(unsigned method)
     }
 }
 
-/* Length of the word in capitals that a request line begins with; 0: it begins otherwise. */
+/* Length of the word that a request line begins with; 0: it begins otherwise. */
 static size_t method_len(const uint8_t *bytes, size_t len)
 {
     size_t at = 0;
 
-    while (at < len && at < 32 && bytes[at] >= 'A' && bytes[at] <= 'Z')
+    while (at < len && at < 32 && is_token_char(bytes[at]))
         at++;
     return at < len && bytes[at] == ' ' ? at : 0;
 }
@@ -325,7 +325,7 @@ static enum shoal_err run_parser(const uint8_t *bytes, size_t len, struct parse 
         size_t skip = method_len(bytes, len);
 
         other =
-            true; /* QUERY, say: the parser knows only its list, so it reads the rest behind a method of that list */
+            true; /* QUERY or get, say: the parser knows only its list, so it reads the rest behind a method of that list */
         http_parser_init(&parser, HTTP_REQUEST);
         parser.data = parse;
         (void)http_parser_execute(&parser, &settings, "GET", 3);

@@ -23,6 +23,7 @@
 
 #include "shoal/banned.h"
 
+#define TLS_HANDSHAKE 0x16 /* the first byte of a hello */
 #define IN_CAP 65536u
 #define IN_STEP 4096u
 #define H2_STEP 1024u  /* of what is read: frames between two looks at the turn */
@@ -291,7 +292,7 @@ static bool greet_plain_client(struct http_conn *conn, const uint8_t *bytes)
                                  "Error 400: this port speaks TLS; use https:// in the URL.\n";
     struct shoal_buf out = { 0 };
 
-    if (bytes[0] < 'A' || bytes[0] > 'Z')
+    if ((bytes[0] | 0x20) < 'a' || (bytes[0] | 0x20) > 'z') /* no record of TLS begins with a letter */
         return false;
     if (shoal_buf_append(&out, answer, sizeof(answer) - 1) != SHOAL_OK ||
         conn_send(conn, &out, NULL, NULL) != SHOAL_OK) {
@@ -454,9 +455,11 @@ static bool advance_head(struct http_conn *conn)
     }
     if (conn->in_len == 0 || is_part_of_preface(conn))
         return false;
-    if (conn->in[0] < 'A' || conn->in[0] > 'Z') { /* most likely a TLS hello: it would wait for ours for ever */
-        (void)shoal_fail(&msg, SHOAL_ERR_MALFORMED,
-                         "not an HTTP request; this port speaks plain HTTP: use http:// in the URL");
+    if (conn->in[0] <= ' ' || conn->in[0] > '~') { /* most likely a TLS hello: it would wait for ours for ever */
+        (void)shoal_fail(&msg, SHOAL_ERR_MALFORMED, "not an HTTP request%s",
+                         conn->tls == NULL && conn->in[0] == TLS_HANDSHAKE
+                             ? "; this port speaks plain HTTP: use http:// in the URL"
+                             : ": it begins with a method, GET or POST");
         fail_head(conn, 400, &msg);
         return false;
     }

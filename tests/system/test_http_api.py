@@ -159,13 +159,27 @@ def test_framing(server):
 
 
 def test_other_protocol(server):
-    if server.tls:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
-            sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert b"use https://" in sock.recv(1000)
-    else:
+    if not server.tls:
         with pytest.raises(ssl.SSLError):
             TRUSTING.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+
+
+@pytest.mark.parametrize("method, status", [("get", 405), ("Get", 405), ("FROB", 405), ("g(t", 400), ("\x16\x03\x01", 400), ("\xff", 400)])
+def test_what_is_no_method_is_said_to_be_none(server, method, status):
+    """In the protocol that was spoken."""
+    answer = server.send(method.encode("latin-1") + b" /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert (b"use http://" in answer) == (method[0] == "\x16" and not server.tls), answer
+    assert status != 405 or b"Allow: GET" in answer
+
+
+@pytest.mark.parametrize("method", [b"GET", b"get"])
+def test_plain_http_at_a_port_of_tls_is_told_so(server, method):
+    if not server.tls:
+        pytest.skip("it is plain HTTP that is spoken here")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        sock.sendall(method + b" / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"use https://" in sock.recv(1000)
 
 
 @pytest.mark.parametrize("group, share, kind", [

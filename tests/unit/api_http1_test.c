@@ -75,6 +75,8 @@ static const struct head_row head_rows[] = {
     { "HTTP/1.2", "GET / HTTP/1.2\r\n" H "\r\n", 505 },
     { "HTTP/0.9", "GET /\r\n\r\n", 505 },
     { "a method that nobody knows", "BREW / HTTP/1.1\r\n" H "\r\n", 200 }, /* read: its address answers 405 */
+    { "a method in small letters", "get / HTTP/1.1\r\n" H "\r\n", 200 }, /* methods differ by that (RFC 9110, 9.1) */
+    { "a method with a hyphen", "M-SEARCH2 / HTTP/1.1\r\n" H "\r\n", 200 },
     { "a method that is no word", "BR(EW / HTTP/1.1\r\n" H "\r\n", 400 },
     { "a target without a slash", "GET a HTTP/1.1\r\n" H "\r\n", 400 },
     { "a target with a fragment", "GET /#x HTTP/1.1\r\n" H "\r\n", 400 },
