@@ -343,12 +343,11 @@ static int exit_of_status(const struct cli_answer *answer)
     case 408: return SHOAL_EXIT_TIMEOUT;
     case 409: return SHOAL_EXIT_CONFLICT;
     case 503: return SHOAL_EXIT_UNREACHABLE;
-    case 400:
+    case 400: /* nothing but the words of the command line, and files that they name, is in the question */
         return strstr(cli_answer_text(answer), "does not exist") != NULL ||
                        strstr(cli_answer_text(answer), "no such job") != NULL
                    ? SHOAL_EXIT_NOT_FOUND
-               : strncmp(refusal_of(answer), "--", 2) == 0 ? SHOAL_EXIT_USAGE
-                                                           : SHOAL_EXIT_FAILED;
+                   : SHOAL_EXIT_USAGE;
     default: return SHOAL_EXIT_FAILED;
     }
 }

@@ -236,9 +236,6 @@ static int fetch(struct listing *l)
     (void)snprintf(path, sizeof(path), "/v1/jobs?limit=%" PRIu64 "%s%s%s", l->left < FETCH_ROWS ? l->left : FETCH_ROWS,
                    l->query, l->next[0] == '\0' ? "" : "&page=", l->next);
     code = cli_call(l->cli, &call, &answer, false);
-    if (code == SHOAL_EXIT_FAILED &&
-        answer.status == 400) /* nothing but words of the command line is in the question */
-        code = SHOAL_EXIT_USAGE;
     if (code == SHOAL_EXIT_OK)
         code = cli_parse(&answer, &input);
     if (code == SHOAL_EXIT_OK) {

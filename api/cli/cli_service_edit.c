@@ -205,6 +205,8 @@ int cli_service_test(struct cli *cli)
         else
             call.upload = file;
         code = cli_call(cli, &call, &answer, false);
+        if (code == SHOAL_EXIT_USAGE) /* the model may have said so, of what it was sent */
+            code = SHOAL_EXIT_FAILED;
         if (code == SHOAL_EXIT_OK) /* what could not be written is said at the end of the program */
             cli_put_log(&shown, cli_answer_text(&answer), answer.body.len);
         if (code == SHOAL_EXIT_OK && (answer.body.len == 0 || answer.body.bytes[answer.body.len - 1] != '\n'))

@@ -622,7 +622,10 @@ def test_command_line(server, tmp_path):
     assert 'did you mean "shoal job list"' in run("job", "lst", code=2)[1]
     assert "did you mean --framework" in run("job", "run", "--framwork", "x", code=2)[1]
     assert "is not in" in run(*submitted[:5], "nope.py", *submitted[6:], code=2)[1]
-    assert "unknown framework" in run("job", "run", "--framework", "x", *submitted[4:], code=1)[1]
+    assert "unknown framework" in run("job", "run", "--framework", "x", *submitted[4:], code=2)[1]
+    for words in (("job", "list", "--state", "NONE"), ("job", "list", "--since", "whenever"), ("job", "logs", job, "--which", "none"),
+                  ("service", "scale", "echo", "1e3"), ("service", "deploy", "a/b", "--package", str(model))):
+        run(*words, code=2)
     assert json.loads(run("job", "wait", submit(server, b"x"), "-o", "json")[0])["hasEnded"] is True
     ended = submit(server, b"y")
     run("job", "wait", ended)

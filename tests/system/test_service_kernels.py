@@ -136,7 +136,7 @@ def test_what_names_neither_a_kernel_nor_a_model_is_refused_and_what_cannot_be_l
     for name, text in (("notes", "no file of a model at its top: name a Python file as kernel_path"), ("two", "2 models (a.onnx, b.pt)")):
         files = {"notes_txt": b"n"} if name == "notes" else {"a_onnx": b"m", "b_pt": b"m"}
         done = mesh.shoal("service", "deploy", name, "--package", folder(name, **files), "--node", mesh.hosts[1].url, check=False)
-        assert done.returncode == 1 and text in done.stderr, done
+        assert done.returncode == 2 and text in done.stderr, done
     rows = [[1.0, 2.0, 3.0], [3.0, 0.0, 0.0]]
     request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": rows[0] + rows[1]}]}
     for name, wanted in (("exported", net(torch.tensor(rows)).reshape(-1).tolist()), ("sklearn", trees.predict(rows).tolist())):

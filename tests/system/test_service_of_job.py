@@ -142,12 +142,12 @@ def test_a_jobs_model_is_served_as_the_next_version_and_back(mesh, jobs, ask, tm
     assert mesh.cli(alpha, "service", "edit", "sumone")["policy"]["kernel_max"] == 2
     for wrong, text in (("policy.kernel_min=3", "kernel_max"), ("policy.kernel_max=x", "policy.kernel_max"), ("kernel.umask=9", "kernel.umask")):
         refused = mesh.shoal("service", "edit", "sumone", "--set", wrong, "--dry-run", "--node", gamma.url, check=False)
-        assert refused.returncode == 1 and text in refused.stderr, (wrong, refused)
+        assert refused.returncode == 2 and text in refused.stderr, (wrong, refused)
     edited = mesh.cli(gamma, "service", "edit", "sumone", "--set", "policy.kernal_max=4", "--dry-run")
     assert [note.partition(":")[0] for note in edited["notes"]] == ["policy.kernal_max"] and "no such field" in edited["notes"][0]
     (tmp_path / "more.json").write_text('{"policy": {"kernel_min": 40, "kernel_max": 60}}')
     refused = mesh.shoal("service", "edit", "sumone", "--file", tmp_path / "more.json", "--node", gamma.url, check=False)
-    assert refused.returncode == 1 and "the mesh has 6 slots" in refused.stderr
+    assert refused.returncode == 2 and "the mesh has 6 slots" in refused.stderr
     mesh.cli(gamma, "job", "deploy", jobs[1], "--name", "sumone", "--kernel", "kernel.py", "--canary", 100)
     mesh.until(lambda: sums() == [4, 4, 4], 180, "the second job's model has all requests, as a canary")
     assert mesh.cli(alpha, "service", "show", "sumone")["job"] == first
