@@ -51,7 +51,7 @@ static bool is_harmless(const struct http_request *request)
     static const char asks[] = "/dlim/v1/inference/";
     struct shoal_view path = request->head.path;
 
-    return request->head.method == HTTP1_GET ||
+    return request->head.method == HTTP1_GET || request->head.method == HTTP1_HEAD ||
            (path.len >= sizeof(asks) - 1 && memcmp(path.bytes, asks, sizeof(asks) - 1) == 0) ||
            is_harmless_call(path) ||
            (path.len > 6 && memcmp(path.bytes, "/v2/", 4) == 0 && memcmp(path.bytes + path.len - 6, "/infer", 6) == 0);

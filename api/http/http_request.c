@@ -257,6 +257,7 @@ static const struct http_route *find_route(struct http_request *request, const s
                                            unsigned *known)
 {
     const char *pattern = NULL; /* the first that matches: "/execs/frameworks" comes before "/execs/{}" */
+    enum http1_method method = request->head.method == HTTP1_HEAD ? HTTP1_GET : request->head.method;
 
     for (size_t i = 0; i < count; i++) {
         if (!match_path(request, routes[i].pattern, request->head.path))
@@ -266,7 +267,7 @@ static const struct http_route *find_route(struct http_request *request, const s
         if (strcmp(pattern, routes[i].pattern) != 0)
             continue;
         *known |= 1u << routes[i].method;
-        if (routes[i].method == request->head.method)
+        if (routes[i].method == method)
             return &routes[i];
     }
     return NULL;
@@ -329,7 +330,7 @@ static bool coding_is_identity(struct http_request *request)
 static void refuse_method(struct http_request *request, unsigned known)
 {
     static const char *const names[] = {
-        [HTTP1_GET] = "GET", [HTTP1_POST] = "POST", [HTTP1_PUT] = "PUT", [HTTP1_DELETE] = "DELETE"
+        [HTTP1_GET] = "GET, HEAD", [HTTP1_POST] = "POST", [HTTP1_PUT] = "PUT", [HTTP1_DELETE] = "DELETE"
     };
     char allow[64] = "";
 
@@ -719,6 +720,7 @@ void http_respond_failure(struct http_request *request, enum shoal_err err, cons
 
 void http_stream_start(struct http_request *request, int status, const char *type, uint64_t length)
 {
+    bool is_head = request->head.method == HTTP1_HEAD; /* that is all of its answer: H3 is true of what follows */
     char head[8192];
     int len;
 
@@ -728,8 +730,10 @@ void http_stream_start(struct http_request *request, int status, const char *typ
     if (request->conn == NULL)
         return;
     if (request->stream != NULL) {
-        if (http2_answer(request, status, type, length, false) != SHOAL_OK)
+        if (http2_answer(request, status, type, length, is_head) != SHOAL_OK)
             drop(request);
+        else if (is_head)
+            response_end(request);
         return;
     }
     request->chunked = length == HTTP_LENGTH_UNKNOWN && !request->head.http10;
@@ -740,6 +744,8 @@ void http_stream_start(struct http_request *request, int status, const char *typ
         http_conn_write(request->conn, shoal_view_of(head, (size_t)len), (struct shoal_view){ 0 }, NULL, NULL) !=
             SHOAL_OK)
         http_conn_close(request->conn);
+    else if (is_head)
+        response_end(request);
 }
 
 void http_stream_write(struct http_request *request, struct shoal_view bytes, http_request_fn *next)
@@ -748,7 +754,7 @@ void http_stream_write(struct http_request *request, struct shoal_view bytes, ht
     char size[24];
     enum shoal_err err = SHOAL_OK;
 
-    SHOAL_ASSERT(request->responded && !request->response_ended);
+    SHOAL_ASSERT(request->responded && (request->conn == NULL || !request->response_ended));
     if (request->stream_left != HTTP_LENGTH_UNKNOWN) {
         SHOAL_ASSERT(bytes.len <= request->stream_left);
         request->stream_left -= bytes.len;

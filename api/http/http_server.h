@@ -41,7 +41,7 @@ enum http_body_mode {
 };
 
 struct http_route {
-    enum http1_method method;
+    enum http1_method method; /* GET is HEAD, too: its answer goes without the content */
     const char *pattern;     /* "/a/{}/b": {} is any one segment, {*} all that follow, decoded into params */
     http_request_fn *handle; /* the whole body has come */
     enum http_body_mode mode;

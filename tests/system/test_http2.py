@@ -111,6 +111,15 @@ def test_requests_at_once_on_one_connection(client):
     assert seen == {stream: "200" if stream % 4 == 1 else "404" for stream in range(1, 199, 2)}
 
 
+def test_head_is_get_without_the_content(client):
+    for stream, path in ((1, "/healthz"), (5, "/v2"), (9, "/nope")):
+        client.ask(stream, path, headers=[BASIC])
+        got = [client.answer(stream)]
+        client.ask(stream + 2, path, "HEAD", headers=[BASIC])
+        got.append(client.answer(stream + 2))
+        assert got[0][0] == got[1][0] and got[0][1] and not got[1][1], got
+
+
 STRICT = {
     "no authority": (-1, dict(authority=None)),
     "an authority with a slash": (-1, dict(authority="a/b")),

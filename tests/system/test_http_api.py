@@ -143,11 +143,11 @@ def test_framing(server):
     body = "Content-Length: 5\r\n"
     assert b"MSD_ENABLED" in server.send(request("GET", conf, body, b"hello", close=False) + request("GET", conf))
     refused = server.send(request("PUT", BASE + "/execs"))
-    assert b" 405 " in refused and b"\r\nAllow: GET, POST, DELETE\r\n" in refused
-    refused = server.send(request("HEAD", BASE + "/conf"))
-    assert b" 405 " in refused and b"\r\nAllow: GET\r\n" in refused and refused.endswith(b"\r\n\r\n")  # without a body
+    assert b" 405 " in refused and b"\r\nAllow: GET, HEAD, POST, DELETE\r\n" in refused
+    refused = server.send(request("HEAD", "/v1/tickets"))
+    assert b" 405 " in refused and b"\r\nAllow: POST\r\n" in refused and refused.endswith(b"\r\n\r\n")  # without a body
     refused = server.send(request("FROB", BASE + "/conf"))  # a method that no list of methods has
-    assert b" 405 " in refused and b"\r\nAllow: GET\r\n" in refused
+    assert b" 405 " in refused and b"\r\nAllow: GET, HEAD\r\n" in refused
     assert b" 404 " in server.send(request("FROB", "/nope"))
     assert b"415" in server.send(request("POST", BASE + "/execs", "Content-Encoding: gzip\r\nContent-Length: 3\r\n", b"abc"))
     assert b"400 Bad" in server.send(b"GET / HTTP/1.1\nHost: a\n\n")
@@ -376,6 +376,22 @@ def test_a_page_of_another_site_changes_nothing_by_what_its_browser_remembers(se
             refused = foreign and method != "GET" and value == BASIC
             assert (answer.status == 403 and b"another site" in text) == refused, (method, path, value, answer.status, text)
             assert answer.getheader("Access-Control-Allow-Credentials") is None
+
+
+def test_head_is_get_without_the_content(server):
+    job = submit(server)
+    wait_end(server, job)
+    client = server.client()
+    for path in ("/healthz", "/nope", BASE + "/conf", "/v1/jobs/zzzzz", "/v1/jobs/%s/log" % job, BASE + "/execs/%s/log" % job,
+                 BASE + "/execs/%s/result" % job, "/v1/jobs/%s/files/log/app.task/stdout" % job, "/v1/services/echo"):
+        said = []
+        for method in ("GET", "HEAD", "HEAD"):
+            client.request(method, path, headers={"Authorization": BASIC})  # all on one connection
+            answer = client.getresponse()
+            said.append((answer.status, sorted(answer.getheaders()), len(answer.read())))
+        assert said[0][:2] == said[1][:2] == said[2][:2] and said[1][2] == 0, (path, said)
+    client.request("HEAD", BASE + "/conf")
+    assert client.getresponse().status == 401
 
 
 def test_early_answer_reaches_a_client_that_still_sends(server):
