@@ -1,5 +1,6 @@
 /* Packs a model directory as dlicmd does: a tar in gzip, with the directory's base name on top. Links inside are
- * followed, since the other side refuses them; what is neither file nor directory is named and refused here. */
+ * followed, since the other side refuses them; what is neither file nor directory is named and refused here.
+ * Names are bytes: GNU's form of tar holds them as they are, where that of POSIX asks the locale what they mean. */
 #include "cli_internal.h"
 
 #include <archive.h>
@@ -22,10 +23,12 @@ struct pack {
     unsigned files;
 };
 
-static enum shoal_err write_failed(struct pack *pack)
+static enum shoal_err write_failed(struct pack *pack, const char *name)
 {
-    return shoal_fail(pack->msg, SHOAL_ERR_STORAGE, "packing: %s: is the temporary folder full? set TMPDIR",
-                      archive_error_string(pack->archive));
+    int number = archive_errno(pack->archive);
+
+    return shoal_fail(pack->msg, SHOAL_ERR_STORAGE, "packing %s: %s%s", name, archive_error_string(pack->archive),
+                      number == ENOSPC || number == EDQUOT ? ": free some space, or set TMPDIR to another folder" : "");
 }
 
 static enum shoal_err pack_file(struct pack *pack, int fd, const struct stat *status, const char *name)
@@ -43,14 +46,14 @@ static enum shoal_err pack_file(struct pack *pack, int fd, const struct stat *st
     archive_entry_set_size(entry, S_ISDIR(status->st_mode) ? 0 : status->st_size);
     archive_entry_set_mtime(entry, status->st_mtime, 0);
     if (archive_write_header(pack->archive, entry) != ARCHIVE_OK)
-        err = write_failed(pack);
+        err = write_failed(pack, name);
     while (err == SHOAL_OK && S_ISREG(status->st_mode) && left > 0) {
         ssize_t got = read(fd, block, left < (off_t)sizeof(block) ? (size_t)left : sizeof(block));
 
         if (got <= 0)
             err = shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: became shorter while it was packed; try again", name);
         else if (archive_write_data(pack->archive, block, (size_t)got) != got)
-            err = write_failed(pack);
+            err = write_failed(pack, name);
         left -= got > 0 ? got : 0;
     }
     archive_entry_free(entry);
@@ -119,7 +122,7 @@ enum shoal_err cli_pack(const char *dir, const char *top, char *path, size_t cap
                           strerror(errno));
     }
     pack.archive = archive_write_new();
-    if (pack.archive == NULL || archive_write_set_format_pax_restricted(pack.archive) != ARCHIVE_OK ||
+    if (pack.archive == NULL || archive_write_set_format_gnutar(pack.archive) != ARCHIVE_OK ||
         archive_write_add_filter_gzip(pack.archive) != ARCHIVE_OK ||
         archive_write_set_filter_option(pack.archive, "gzip", "compression-level", "1") != ARCHIVE_OK ||
         archive_write_open_fd(pack.archive, fd) != ARCHIVE_OK) {
@@ -131,7 +134,7 @@ enum shoal_err cli_pack(const char *dir, const char *top, char *path, size_t cap
     if (err == SHOAL_OK && pack.files == 0)
         err = shoal_fail(msg, SHOAL_ERR_INVALID, "--model-dir: %s is empty", dir);
     if (err == SHOAL_OK && archive_write_close(pack.archive) != ARCHIVE_OK)
-        err = write_failed(&pack);
+        err = write_failed(&pack, top);
     (void)archive_write_free(pack.archive);
     (void)close(fd);
     if (err != SHOAL_OK)

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "api/cli/cli_internal.h"
 #include "shoal/bundle.h"
 #include "shoal/rand.h"
 
@@ -677,10 +678,53 @@ static void test_unpack_through_link(void **state)
     (void)close(fd);
 }
 
+/* What the command line packs arrives by the same names, byte for byte, in the locale C that this test runs in. */
+static void test_names_are_bytes(void **state)
+{
+    static const char *const names[] = {
+        "gr\xc3\xbc\xc3\x9f" "e.txt", "\xe6\xa8\xa1\xe5\x9e\x8b.py", "latin-\xfc.txt", "half-\xc3", "new\xff\xfe name",
+    };
+    char dir[] = "/tmp/shoal-names-XXXXXX", out[] = "/tmp/shoal-bundle-XXXXXX";
+    char path[512], deep[256], packed[1024];
+    struct shoal_bundle_info info;
+    struct shoal_msg msg = { .text = "" };
+    int fd, bundle;
+
+    (void)state;
+    for (size_t i = 0; i < 250; i++)
+        deep[i] = i % 2 == 0 ? '\xc3' : '\xa4';
+    deep[250] = '\0';
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i <= sizeof(names) / sizeof(names[0]); i++) {
+        const char *name = i < sizeof(names) / sizeof(names[0]) ? names[i] : deep;
+
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+        fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        assert_true(fd >= 0 && write(fd, "x", 1) == 1 && close(fd) == 0);
+    }
+    if (cli_pack(dir, "m\xc3\xb6" "del", packed, sizeof(packed), &msg) != SHOAL_OK)
+        fail_msg("%s", msg.text);
+    fd = open(packed, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(unlink(packed), 0);
+    if (make(fd, "x.modelDir.tar", "m\xc3\xb6" "del", &bundle, &info, &msg) != SHOAL_OK)
+        fail_msg("%s", msg.text);
+    assert_non_null(mkdtemp(out));
+    assert_int_equal(shoal_bundle_unpack(bundle, out, &info, &msg), SHOAL_OK);
+    for (size_t i = 0; i <= sizeof(names) / sizeof(names[0]); i++) {
+        (void)snprintf(path, sizeof(path), "m\xc3\xb6" "del/%s", i < sizeof(names) / sizeof(names[0]) ? names[i] : deep);
+        expect_file(out, path, "x", false);
+    }
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    (void)nftw(out, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    (void)close(bundle);
+    (void)close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_names_are_bytes),
         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_made_by_hand), cmocka_unit_test(test_zips_made_by_hand),
