@@ -389,7 +389,24 @@ int cli_job_show(struct cli *cli)
     return cli_show(cli, path, print_object);
 }
 
-int cli_status(struct cli *cli) { return cli_show(cli, "/platform/rest/deeplearning/v1/status", print_object); }
+int cli_status(struct cli *cli)
+{
+    struct cli_answer answer;
+    struct json_input *input;
+    int code = cli_get(cli, "/platform/rest/deeplearning/v1/status", &answer, &input);
+
+    if (code == SHOAL_EXIT_OK) {
+        if (cli->json)
+            (void)printf("%s\n", cli_answer_text(&answer));
+        else
+            print_object(cli, json_input_root(input));
+        if (strcmp(cli_text_at(json_input_root(input), "status"), "ok") != 0)
+            code = SHOAL_EXIT_UNREACHABLE;
+    }
+    json_input_free(input);
+    cli_answer_free(&answer);
+    return code;
+}
 
 static void print_row(const struct json_value *row)
 {

@@ -221,18 +221,44 @@ static void handle_conf(struct http_request *request)
     http_respond_json(request, 200, &w);
 }
 
+/* NULL: this node and its mesh are well. Else `detail` says what is not. */
+static const char *ill(const struct shoal_mesh_status *status, char *detail, size_t cap)
+{
+    bool alone = status->members_alive <= 1 && status->members_silent > 0;
+
+    if (alone)
+        (void)snprintf(detail, cap,
+                       "this node hears none of %u other host%s%s: is its network up, do their agents run? "
+                       "`shoal node list` names them; who is gone for good: shoal node remove NODE",
+                       status->members_silent, status->members_silent == 1 ? "" : "s",
+                       status->mesh_writable ? "" : ", and the mesh group has no majority without them");
+    else
+        (void)snprintf(detail, cap,
+                       "this node, which sees %u of %u hosts, knows no leader of the mesh group: users, services and hosts "
+                       "cannot be changed until a majority of its guardians is back; if they are gone for good: shoal "
+                       "mesh recover",
+                       status->members_alive, status->members_alive + status->members_silent);
+    if (alone)
+        return "cut off";
+    return status->mesh_writable ? NULL : "no majority";
+}
+
 static void handle_status(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct shoal_mesh_status status = { .version = "" };
-    char node[SHOAL_NODE_ID_TEXT_BYTES];
+    char node[SHOAL_NODE_ID_TEXT_BYTES], detail[400];
     struct shoal_buf buf = { 0 };
     struct json_writer w = json_writer_init(&buf);
+    const char *what;
 
     backend->status(backend->ctx, &status);
+    what = ill(&status, detail, sizeof(detail));
     shoal_hex_text(status.node_id.bytes, sizeof(status.node_id.bytes), node);
     json_object_begin(&w, NULL);
-    json_text(&w, "status", "ok");
+    json_text(&w, "status", what == NULL ? "ok" : what);
+    if (what != NULL)
+        json_text(&w, "detail", detail);
     json_text(&w, "version", status.version);
     json_text(&w, "node", status.node_name);
     json_text(&w, "nodeId", node);

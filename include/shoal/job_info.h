@@ -133,7 +133,8 @@ struct shoal_mesh_status {
     char api_url[96];
     unsigned members_alive;
     unsigned members_known;
-    bool mesh_writable; /* the mesh group has a leader that we know */
+    unsigned members_silent; /* of those: neither alive, nor gone by their own or an administrator's word */
+    bool mesh_writable; /* as shoal_sched_mesh_writable() says */
 };
 
 #endif

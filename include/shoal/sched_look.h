@@ -22,7 +22,7 @@ bool shoal_sched_is_bound(const struct shoal_sched *sched);
 bool shoal_sched_all_follow_rules(const struct shoal_sched *sched);
 /* That host says that it follows them. */
 bool shoal_sched_follows_rules(const struct shoal_sched *sched, struct shoal_node_id node);
-/* True when the mesh group has a leader that this node knows. */
+/* True when the mesh group has a leader that this node knows; outside of the group, when it hears most of the guardians. */
 bool shoal_sched_mesh_writable(const struct shoal_sched *sched);
 
 struct shoal_sched_group_status {

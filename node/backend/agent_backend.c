@@ -125,6 +125,8 @@ static void backend_status(void *ctx, struct shoal_mesh_status *status)
         status->members_known++;
         if (member.state == SHOAL_MEMBER_ALIVE || member.state == SHOAL_MEMBER_SUSPECT)
             status->members_alive++;
+        else if (member.state != SHOAL_MEMBER_LEFT && agent_admits(agent, member.id))
+            status->members_silent++;
     }
 }
 

@@ -535,17 +535,11 @@ bool shoal_sched_all_follow_rules(const struct shoal_sched *s)
 bool shoal_sched_mesh_writable(const struct shoal_sched *s)
 {
     const struct sched_group *g = sched_group_find(s, (struct shoal_job_id){ { 0 } });
-    const struct sched_node *node;
 
     if (g != NULL)
         return g->leads || !shoal_node_id_is_zero(g->leader);
-    /* From outside the group: a guardian that is alive. */
-    for (unsigned i = 0; i < s->mesh_hint.count; i++) {
-        node = sched_node_find(s, s->mesh_hint.guardians[i]);
-        if (node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE)
-            return true;
-    }
-    return false;
+    /* From outside the group: a majority of its guardians is heard. */
+    return s->mesh_hint.count > 0 && sched_request_cut_off(s) == NULL;
 }
 
 static unsigned voters_of(const struct shoal_raft_config *config, struct shoal_node_id *nodes)

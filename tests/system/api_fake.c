@@ -738,13 +738,18 @@ static size_t fake_nodes(void *ctx, struct shoal_node_info *nodes, size_t max)
 static void fake_status(void *ctx, struct shoal_mesh_status *status)
 {
     const struct fake *fake = ctx;
+    const char *members = getenv("API_FAKE_MEMBERS"); /* "ALIVE SILENT LEADER" */
+    unsigned alive = 1, silent = 0, leader = 1;
 
+    if (members != NULL && sscanf(members, "%u %u %u", &alive, &silent, &leader) != 3)
+        members = NULL;
     *status = (struct shoal_mesh_status){ .version = "0-fake",
                                           .node_name = "fake",
                                           .mesh_name = "shoal",
-                                          .members_alive = 1,
-                                          .members_known = 1,
-                                          .mesh_writable = true };
+                                          .members_alive = alive,
+                                          .members_known = alive + silent + 1, /* one has left */
+                                          .members_silent = silent,
+                                          .mesh_writable = leader != 0 };
     (void)snprintf(status->api_url, sizeof(status->api_url), "https://127.0.0.1:%u", shoal_http_port(fake->http));
 }
 

@@ -27,6 +27,7 @@ BASE = "/platform/rest/deeplearning/v1"
 BASIC = "Basic " + base64.b64encode(b"ada:secret").decode()
 TYPE = "multipart/form-data; boundary=XX"
 ARGS = "?args=--exec-start%20edtPyTorch%20--model-main%20main.py%20--model-dir%20md"
+STATUS = json.loads((ROOT / "docs" / "openapi.json").read_text())["components"]["schemas"]["Status"]
 TRUSTING = ssl.create_default_context()
 TRUSTING.check_hostname = False
 TRUSTING.verify_mode = ssl.CERT_NONE
@@ -653,6 +654,32 @@ def test_command_line(server, tmp_path):
     run("job", "show", ended, code=3)
     run("logoff")
     run("job", "list", code=4)
+
+
+@pytest.mark.parametrize("members, code, first, detail", [
+    ("3 0 1", 0, "ok", None),
+    ("1 0 1", 0, "ok", None),
+    ("4 1 1", 0, "ok", None),
+    ("1 2 1", 5, "cut off", "2 other hosts"),
+    ("1 1 0", 5, "cut off", "1 other host,"),
+    ("2 3 0", 5, "no majority", "2 of 5 hosts"),
+])
+def test_a_node_that_is_not_well_says_so_first(tmp_path, monkeypatch, members, code, first, detail):
+    monkeypatch.setenv("API_FAKE_MEMBERS", members)
+    server = Server(tmp_path, False)
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    for words in (["status"], ["status", "-o", "json"]):
+        done = subprocess.run([str(OUT / "shoal"), *words], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done
+        if len(words) > 1:
+            said = json.loads(done.stdout)
+            assert said["status"] == first and (detail or "") in said.get("detail", ""), done
+            assert set(said) <= set(STATUS["properties"]) and set(said) >= set(STATUS["required"])
+            continue
+        lines = [line.split(None, 1) for line in done.stdout.splitlines()]
+        assert lines[0] == ["status", first], done
+        assert (lines[1][0] == "detail" and detail in lines[1][1]) if detail else lines[1][0] == "version", done
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize("words, code, said", [

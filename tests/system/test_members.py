@@ -105,6 +105,8 @@ def test_one_of_two_is_lost_for_good_and_the_mesh_group_is_recovered(new_mesh, l
     mesh.until(lambda: state_of(mesh, gone.name, left) == "dead", 20, "gossip knows")
     code, text = refused(mesh, left, "node", "remove", gone.name)
     assert code == 5 and "shoal mesh recover" in text
+    done = mesh.shoal("status", "--node", left.url, check=False)
+    assert (done.returncode, done.stdout.splitlines()[0].split(None, 1)) == (5, ["status", "cut off"]), done
     said = mesh.until(lambda: mesh.shoal("mesh", "recover", "--node", left.url, check=False).stdout, 20, "it is told")
     assert "1 of 2 guardians of the mesh group are lost: %s" % gone.name in said and "Nothing was changed" in said
     code, text = refused(mesh, left, "mesh", "recover", "--yes", "--key", str(other))

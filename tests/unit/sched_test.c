@@ -579,6 +579,35 @@ static void test_the_mesh_grows_as_nodes_join(void **state)
     net_destroy(net);
 }
 
+/* Every node knows when the mesh group has lost its majority, whether it is of the group or not. */
+static void test_a_lost_majority_is_known_everywhere(void **state)
+{
+    struct net *net = net_create(21, 7, true);
+    struct shoal_sched_group_status status;
+    unsigned lost = 0, outside = 0;
+
+    (void)state;
+    init_mesh(net);
+    net_run(net, 60 * NET_S);
+    assert_int_equal(mesh_voters(net), 5);
+    for (unsigned i = 0; i < 7; i++) {
+        assert_true(shoal_sched_mesh_writable(net->nodes[i].sched));
+        outside += shoal_sched_group_find(net->nodes[i].sched, mesh_id, &status) ? 0 : 1;
+    }
+    assert_int_equal(outside, 2);
+    for (unsigned i = 0; i < 7 && lost < 3; i++) {
+        if (!shoal_sched_group_find(net->nodes[i].sched, mesh_id, &status))
+            continue;
+        net_crash(net, i);
+        lost++;
+    }
+    net_run(net, 10 * NET_S);
+    for (unsigned i = 0; i < 7; i++)
+        if (net->nodes[i].up && shoal_sched_mesh_writable(net->nodes[i].sched))
+            fail_msg("node %u takes the mesh group for writable", i);
+    net_destroy(net);
+}
+
 static void test_every_node_serves_and_changes_the_mesh(void **state)
 {
     struct net *net = net_create(12, 5, true);
@@ -1322,6 +1351,7 @@ int main(void)
         cmocka_unit_test(test_a_deleted_job_stays_deleted),
         cmocka_unit_test(test_restart_keeps_what_was_acknowledged),
         cmocka_unit_test(test_the_mesh_grows_as_nodes_join),
+        cmocka_unit_test(test_a_lost_majority_is_known_everywhere),
         cmocka_unit_test(test_every_node_serves_and_changes_the_mesh),
         cmocka_unit_test(test_changes_find_the_mesh_after_it_has_moved),
         cmocka_unit_test(test_a_long_mesh_log_is_cut_and_installed),
