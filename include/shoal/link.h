@@ -41,6 +41,15 @@ struct shoal_link_failure {
     const char *text;   /* for a person, with the remedy */
 };
 
+/* What a probe has found. `err` is OK: an agent of this mesh; EXISTS: an agent with this node's own key; DENIED: an agent of
+ * another mesh, or one that refuses this node; MALFORMED: no agent; UNREACHABLE, TIMEOUT, UNSUPPORTED, FULL. */
+struct shoal_link_probe {
+    struct shoal_node_id node; /* who has shown its key; zero: nobody */
+    struct shoal_address address;
+    enum shoal_err err;
+    const char *text; /* for a person */
+};
+
 struct shoal_link_handlers {
     void *arg;
     /* The control lane is open; bulk follows, frames sent on it before that are queued. */
@@ -52,6 +61,8 @@ struct shoal_link_handlers {
     void (*on_writable)(void *arg, struct shoal_node_id node, enum shoal_lane lane);
     /* May be NULL. */
     void (*on_failure)(void *arg, const struct shoal_link_failure *failure);
+    /* The end of a probe. May be NULL. */
+    void (*on_probed)(void *arg, const struct shoal_link_probe *probe);
     /* A line for the log, at most one per second and cause. May be NULL. */
     void (*on_note)(void *arg, const char *text);
     /* May this node, whose key is proved, be linked? It was removed from the mesh otherwise. NULL: all may. */
@@ -62,6 +73,7 @@ struct shoal_link_options {
     struct uv_loop_s *loop;
     const struct shoal_identity *identity; /* copied */
     struct shoal_address listen;           /* port 0: any */
+    bool probes_only;                      /* it listens nowhere, and of the handlers on_probed is called alone */
     struct shoal_link_handlers handlers;
     /* 0: the default in brackets. */
     uint64_t handshake_timeout_ns; /* connect to welcome [5 s] */
@@ -101,6 +113,10 @@ void shoal_link_close(struct shoal_link *link, struct shoal_node_id node);
 /* Dial an address whose node is not known yet, once. It ends in on_up, or in on_failure with a zero node. A node that
  * is linked already, or this node itself, is an on_failure with EXISTS. FULL: too many contacts at once. */
 SHOAL_MUST_CHECK enum shoal_err shoal_link_contact(struct shoal_link *link, struct shoal_address address);
+
+/* Ask, once, who listens at an address. Nothing changes there: a link that this node has with it stays. It ends in on_probed.
+ * FULL: too many contacts at once. */
+SHOAL_MUST_CHECK enum shoal_err shoal_link_probe(struct shoal_link *link, struct shoal_address address);
 
 /* The frame is copied. FULL: the lane's queue is full, wait for on_writable. UNREACHABLE: no link. TOO_BIG: larger than
  * SHOAL_FRAME_BYTES_MAX. */

@@ -8,20 +8,21 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include "agent_probe.h"
 #include "agent_python.h"
+#include "agent_settings.h"
 
 #include "shoal/banned.h"
 
 #define COLUMNS 80
 #define INDENT 6
 #define IMPORT_SECONDS 120u /* a cold disk and a loaded host: it took 4 s on ours */
-#define PEER_MS 2000
+#define PEER_MS 2000 /* say_of_peer() says it */
 
 struct doctor {
     const struct agent_settings *settings;
@@ -208,46 +209,50 @@ static void look_at_transport(struct doctor *d)
             asked ? "none" : "TCP", said, s->python);
 }
 
-static bool reaches(struct shoal_address address, char *why, size_t cap)
+static void say_of_peer(struct doctor *d, const char *state, const struct agent_probe *probe)
 {
-    struct sockaddr_storage to;
-    struct pollfd p = { .events = POLLOUT };
-    socklen_t len = sizeof(int);
-    int error = 0;
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
 
-    shoal_address_to_sockaddr(address, &to);
-    p.fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (p.fd < 0 || (connect(p.fd, (const struct sockaddr *)&to,
-                             to.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)) != 0 &&
-                     errno != EINPROGRESS))
-        error = errno;
-    else if (poll(&p, 1, PEER_MS) != 1)
-        error = ETIMEDOUT;
+    shoal_address_text(probe->address, text);
+    if (probe->err == SHOAL_OK)
+        say(d, "ok", "peers", "%s answers: an agent of this mesh", text);
+    else if (probe->err == SHOAL_ERR_EXISTS)
+        say(d, "note", "peers", "%s: this host's own agent listens there; name another host", text);
+    else if (probe->err == SHOAL_ERR_UNREACHABLE || probe->err == SHOAL_ERR_TIMEOUT)
+        say(d, state, "peers",
+            "%s does not answer: %s. Does its agent run? Do firewalls let TCP and UDP through, both ways?", text,
+            probe->err == SHOAL_ERR_TIMEOUT ? "nothing came within 2 s" : probe->text);
+    else if (probe->err == SHOAL_ERR_MALFORMED)
+        say(d, state, "peers",
+            "%s: what answers there is no agent's port for links: another program's, or that of an agent's API. Hosts "
+            "join at the port for links and gossip, %u unless --port says otherwise",
+            text, AGENT_PORT);
     else
-        (void)getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &len);
-    if (p.fd >= 0)
-        (void)close(p.fd);
-    (void)snprintf(why, cap, "%s", strerror(error));
-    return error == 0;
+        say(d, state, "peers", "%s: an agent answers, but does not take this host: %s", text, probe->text);
 }
 
-static void look_at_peers(struct doctor *d)
+static void look_at_peers(struct doctor *d, const struct shoal_identity *identity)
 {
     const struct agent_settings *s = d->settings;
+    struct agent_probe probes[SHOAL_SWIM_SEEDS_MAX];
+    size_t count = 0, told = 0;
 
-    if (s->seed_count == 0)
+    if (s->seed_count == 0) {
         say(d, "note", "peers", "this host knows no other one yet: run `shoal join` there");
-    for (unsigned i = 0; i < s->seed_count; i++) {
-        char text[SHOAL_ADDRESS_TEXT_BYTES], why[80];
-
-        shoal_address_text(s->seeds[i], text);
-        if (reaches(s->seeds[i], why, sizeof(why)))
-            say(d, "ok", "peers", "%s answers", text);
-        else
-            say(d, i < s->told_count ? "bad" : "note", "peers",
-                "%s does not answer: %s. Does its agent run? Do firewalls let TCP and UDP through, both ways?", text,
-                why);
+        return;
     }
+    for (size_t i = 0; i < s->seed_count; i++) {
+        size_t same = 0;
+
+        while (same < count && !shoal_address_equal(probes[same].address, s->seeds[i]))
+            same++;
+        if (same == count)
+            probes[count++].address = s->seeds[i];
+        told = i < s->told_count ? count : told;
+    }
+    agent_probe_all(identity, probes, count, PEER_MS);
+    for (size_t i = 0; i < count; i++)
+        say_of_peer(d, i < told ? "bad" : "note", &probes[i]);
 }
 
 /* Nothing in Shoal needs equal clocks; who compares logs of two hosts does. */
@@ -285,7 +290,7 @@ int agent_doctor(const struct agent *agent, bool json)
     look_at_python(&d);
     look_at_network(&d);
     look_at_transport(&d);
-    look_at_peers(&d);
+    look_at_peers(&d, &agent->identity);
     look_at_clock(&d);
     say(&d, "ok", "scheduling", "scheduling class: %s", agent->scheduling);
     if (json)

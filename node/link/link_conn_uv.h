@@ -29,7 +29,8 @@ struct conn {
     enum conn_state state;
     enum shoal_lane lane;
     bool dialled;
-    bool contact; /* a dial of first contact */
+    bool contact; /* a dial of first contact, or of a probe */
+    bool probe;   /* it ends before it is open: the BULK lane of a session that does not exist is refused, and harms nothing */
     bool preamble_read;
     bool ending; /* a refusal is on its way out; nothing is read any more */
     unsigned shaken;

@@ -117,6 +117,12 @@ static void report_failure(struct shoal_link *link, struct shoal_link_failure *f
     link->options.handlers.on_failure(link->options.handlers.arg, failure);
 }
 
+static void report_probe(struct shoal_link *link, const struct shoal_link_probe *probe)
+{
+    if (link->options.handlers.on_probed != NULL)
+        link->options.handlers.on_probed(link->options.handlers.arg, probe);
+}
+
 /* Doubled each time up to the cap, then between half of it and all of it. */
 static void schedule_redial(struct shoal_link *link, struct peer *peer)
 {
@@ -268,6 +274,8 @@ void link_on_key(struct conn *conn)
             link_on_broken(conn, SHOAL_ERR_DENIED, false, "another node answers there than the one that was expected");
         return;
     }
+    if (conn->probe)
+        return;
     peer = peer_make(link, conn->node);
     if (peer == NULL || peer->up) {
         link_on_broken(conn, peer == NULL ? SHOAL_ERR_FULL : SHOAL_ERR_EXISTS, false,
@@ -285,6 +293,10 @@ void link_on_open(struct conn *conn)
     struct shoal_link *link = conn->link;
     struct peer *peer = conn->peer;
 
+    if (conn->probe) {
+        link_on_broken(conn, SHOAL_ERR_MALFORMED, false, "it welcomes a session that there is not");
+        return;
+    }
     SHOAL_ASSERT(peer != NULL);
     contact_over(conn);
     if (conn->lane == SHOAL_LANE_BULK) {
@@ -311,6 +323,10 @@ void link_on_refused(struct conn *conn, enum link_refusal why)
         link->stats.drop_duplicate++;
         schedule_redial(link, conn->peer);
         dial_ended(conn->peer);
+        return;
+    }
+    if (why == LINK_REFUSE_SESSION && conn->probe) { /* it has our proof that we know the mesh secret, and we have its */
+        link_on_broken(conn, SHOAL_OK, false, "an agent of this mesh answers");
         return;
     }
     switch (why) {
@@ -537,8 +553,10 @@ static void inbound_broken(struct shoal_link *link, struct conn *conn, enum shoa
 void link_on_broken(struct conn *conn, enum shoal_err err, bool refused, const char *text)
 {
     struct shoal_link_failure failure = { .err = err, .refused = refused };
+    struct shoal_link_probe probe = { .err = err, .text = text, .node = conn->node, .address = conn->address };
     struct shoal_link *link = conn->link;
     struct peer *peer = conn->peer;
+    bool is_probe = conn->probe;
 
     if (peer != NULL && peer->dial != conn) {
         if (conn->lane == SHOAL_LANE_BULK && conn->state != CONN_OPEN)
@@ -560,7 +578,10 @@ void link_on_broken(struct conn *conn, enum shoal_err err, bool refused, const c
     if (err == SHOAL_ERR_UNSUPPORTED)
         note(link, conn->address, text); /* a person must act */
     conn_close(conn);
-    report_failure(link, &failure, text);
+    if (is_probe)
+        report_probe(link, &probe);
+    else
+        report_failure(link, &failure, text);
 }
 
 /* The next connection to it sends smaller segments: perhaps large packets were what did not arrive. */
@@ -720,18 +741,34 @@ void shoal_link_close(struct shoal_link *link, struct shoal_node_id node)
     kick(link);
 }
 
-enum shoal_err shoal_link_contact(struct shoal_link *link, struct shoal_address address)
+static struct conn *contact(struct shoal_link *link, struct shoal_address address, enum shoal_lane lane)
 {
     struct conn *conn;
 
     if (link->contacts_count == SHOAL_LINK_CONTACTS_MAX || link->stopping)
-        return SHOAL_ERR_FULL;
-    conn = dial_create(link, address, SHOAL_LANE_CONTROL);
+        return NULL;
+    conn = dial_create(link, address, lane);
     if (conn == NULL)
-        return SHOAL_ERR_FULL;
+        return NULL;
     conn->contact = true;
     link->contacts_count++;
     kick(link);
+    return conn;
+}
+
+enum shoal_err shoal_link_contact(struct shoal_link *link, struct shoal_address address)
+{
+    return contact(link, address, SHOAL_LANE_CONTROL) == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
+}
+
+enum shoal_err shoal_link_probe(struct shoal_link *link, struct shoal_address address)
+{
+    struct conn *conn = contact(link, address, SHOAL_LANE_BULK);
+
+    if (conn == NULL)
+        return SHOAL_ERR_FULL;
+    conn->probe = true;
+    conn->session = shoal_rand_u64(&link->chance);
     return SHOAL_OK;
 }
 
@@ -890,7 +927,7 @@ enum shoal_err shoal_link_create(struct shoal_link **link, const struct shoal_li
     made->timer.data = made;
     made->writer.data = made;
     made->handles_open = 3;
-    err = listen_start(made, msg);
+    err = options->probes_only ? SHOAL_OK : listen_start(made, msg);
     if (err != SHOAL_OK) {
         shoal_link_stop(made, NULL, NULL);
         return err;

@@ -30,8 +30,9 @@ struct end {
     struct shoal_link *link;
     struct shoal_identity identity;
     struct fixture *fixture;
-    unsigned ups, downs, failures, frames, writables, stopped;
+    unsigned ups, downs, failures, frames, writables, stopped, probes;
     struct shoal_link_failure failure;
+    struct shoal_link_probe probe;
     char text[400];
     char note[400];
     struct shoal_link_peer peer;
@@ -126,6 +127,15 @@ static void on_failure(void *arg, const struct shoal_link_failure *failure)
     (void)snprintf(end->text, sizeof(end->text), "%s", failure->text);
 }
 
+static void on_probed(void *arg, const struct shoal_link_probe *probe)
+{
+    struct end *end = arg;
+
+    end->probes++;
+    end->probe = *probe;
+    (void)snprintf(end->text, sizeof(end->text), "%s", probe->text);
+}
+
 static void on_note(void *arg, const char *text)
 {
     struct end *end = arg;
@@ -156,6 +166,7 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
                       .on_frame = on_frame,
                       .on_writable = on_writable,
                       .on_failure = on_failure,
+                      .on_probed = on_probed,
                       .on_note = on_note },
         .redial_min_ns = 10 * SHOAL_MS,
         .redial_max_ns = 40 * SHOAL_MS,
@@ -406,6 +417,48 @@ static void a_first_contact_learns_who_is_there(void **state)
     RUN_UNTIL(f, a->failures == 2);
     assert_int_equal(a->failure.err, SHOAL_ERR_EXISTS);
     assert_int_equal(a->downs, 0);
+}
+
+static enum shoal_err probe(struct fixture *f, unsigned from, struct shoal_address address)
+{
+    struct end *end = &f->ends[from];
+    unsigned before = end->probes;
+
+    assert_int_equal(shoal_link_probe(end->link, address), SHOAL_OK);
+    RUN_UNTIL(f, end->probes == before + 1);
+    return end->probe.err;
+}
+
+/* As `shoal doctor` asks, beside an agent of the same folder, and an agent whose folder may be a copy. */
+static void a_probe_says_who_is_there_and_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1], *c = &f->ends[2];
+    struct shoal_address gone;
+
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(want(f, 0, 1), SHOAL_OK);
+    RUN_UNTIL(f, a->ups == 1 && b->ups == 1);
+    assert_int_equal(probe(f, 0, loopback(shoal_link_port(b->link))), SHOAL_OK);
+    assert_true(shoal_node_id_equal(a->probe.node, node(f, 1)));
+    c->identity = a->identity; /* beside the agent of its folder */
+    start(f, 2, 0);
+    assert_int_equal(probe(f, 2, loopback(shoal_link_port(b->link))), SHOAL_OK);
+    assert_int_equal(probe(f, 2, loopback(shoal_link_port(a->link))), SHOAL_ERR_EXISTS);
+    assert_true(shoal_node_id_equal(c->probe.node, node(f, 0)));
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, 0, 100), SHOAL_OK);
+    RUN_UNTIL(f, b->frames == 1);
+    assert_int_equal(a->ups + b->ups + c->ups, 2);
+    assert_int_equal(a->downs + b->downs + a->failures + b->failures, 0);
+    gone = loopback(shoal_link_port(c->link));
+    stop(f, 2);
+    assert_int_equal(probe(f, 0, gone), SHOAL_ERR_UNREACHABLE);
+    c->identity.mesh_secret.bytes[0] ^= 1;
+    start(f, 2, 0);
+    assert_int_equal(probe(f, 2, loopback(shoal_link_port(b->link))), SHOAL_ERR_DENIED);
+    assert_non_null(strstr(c->text, "another mesh secret"));
+    assert_int_equal(a->downs + b->downs, 0);
 }
 
 static void a_stranger_is_refused_and_told_why(void **state)
@@ -899,6 +952,7 @@ int main(void)
         CASE(a_second_lane_of_another_session_is_refused),
         CASE(a_loop_that_stood_still_takes_nobody_for_dead),
         CASE(a_first_contact_learns_who_is_there),
+        CASE(a_probe_says_who_is_there_and_changes_nothing),
         CASE(a_stranger_is_refused_and_told_why),
         CASE(another_node_at_the_address_is_not_taken_for_the_wanted_one),
         CASE(a_dead_agent_is_told_from_a_dead_host_and_dialled_until_it_is_back),

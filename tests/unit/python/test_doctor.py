@@ -1,6 +1,7 @@
 """`shoal doctor`: what it says of this host and what to do, in 80 columns; the memory that the limits imply; and the Python
 that `--setup-python` makes."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -16,6 +17,10 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "docs" / "demo"))
+
+from mesh import Mesh, free_ports  # noqa: E402
+
 SHOAL = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")) / "shoal"
 
 
@@ -108,10 +113,44 @@ def test_ports_and_peers(data, bare):
         port = taken.getsockname()[1]
         said = checks("--data", data, "--port", port)
         assert said["ports"] == ("bad", "port %d is in use by another program: give --port" % port)
-        assert checks("--data", data, "--join", "127.0.0.1:%d" % port)["peers"][0] == "ok"
+        state, text = checks("--data", data, "--join", "127.0.0.1:%d" % port)["peers"]  # it takes connections, and is silent
+        assert state == "bad" and "does not answer" in text, text
         peer.bind(("127.0.0.1", 0))  # nobody listens there
         state, text = checks("--data", data, "--join", "127.0.0.1:%d" % peer.getsockname()[1])["peers"]
         assert state == "bad" and "refused" in text and "firewalls" in text
+
+
+@contextlib.contextmanager
+def agent(data, python):
+    """Runs one of its own mesh on `data`; gives its ports for links and for the API."""
+    assert shoal("init", "--data", data, "--python", python).returncode == 0
+    ports = free_ports(2)
+    words = ["--port", ports[0], "--api-port", ports[1], "--prefill", "16", "--inventory", "cpu:1"]
+    with open(data.parent / (data.name + ".log"), "wb") as log:
+        process = subprocess.Popen([str(SHOAL), "agent", "--data", str(data), *map(str, words)], stdout=log, stderr=log)
+    try:
+        Mesh.until(lambda: " API on " in open(log.name).read(), 30, "the agent runs")
+        yield ports
+    finally:
+        process.kill()
+        process.wait()
+
+
+def peers(data, port):
+    """What it says of the host that it is told to join, and then of those that the folder knows."""
+    said = json.loads(shoal("doctor", "--data", data, "--join", "127.0.0.1:%d" % port, "--output", "json").stdout)
+    return [(row["state"], row["text"]) for row in said["checks"] if row["check"] == "peers"]
+
+
+def test_it_says_what_answers_where_a_peer_should(data, bare):
+    joined = data.parent / "j"
+    with agent(data, bare) as (port, api_port), agent(data.parent / "other", bare) as (other, _):
+        assert shoal("join", "127.0.0.1:%d" % port, "--data", joined, "--secret-file", data / "mesh.key", "--python", bare).returncode == 0
+        for asked, want, said in ((port, "ok", "an agent of this mesh"), (api_port, "bad", "an agent's API"), (other, "bad", "another mesh secret")):
+            state, text = peers(joined, asked)[0]
+            assert state == want and said in text, text
+        assert len(peers(joined, port)) == 1, "it was told that one already"
+        assert "own agent" in peers(data, port)[0][1]
 
 
 def wheel(folder, name):
