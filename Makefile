@@ -181,5 +181,5 @@ clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all mutants units tools setup test demo demo-serve bench gpu soak asan tsan fuzz fmt lint install deb reference clean
+.PHONY: all mutants units tools setup test demo demo-serve bench gpu soak asan tsan fuzz fmt lint install deb deb-tools reference clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

@@ -46,11 +46,15 @@ install: all $(COMPLETION)/bash $(COMPLETION)/zsh $(COMPLETION)/fish
 reference: $(OUT)/shoal
 	@$(PYTHON) docs/reference/make.py $(OUT)/shoal
 
+deb-tools:
+	@for tool in dpkg-buildpackage dh git; do command -v $$tool > /dev/null || { echo "make deb needs $$tool, which is not installed:" \
+	    "apt-get install debhelper dpkg-dev git (or .ci/setup --develop)" >&2; exit 1; }; done
+
 # Debian packages in build/deb: the tree is copied with its times, so that what is built already is not built anew; from a
 # fresh copy `dpkg-buildpackage` builds it all. lintian, where it is installed, finds nothing in them.
-deb: all
+deb: deb-tools all
 	rm -rf build/deb && mkdir -p build/deb/shoal
-	git ls-files -z -co --exclude-standard | xargs -0 cp -p --parents -t build/deb/shoal
+	git ls-files -z -co --exclude-standard | xargs -0 cp -pP --parents -t build/deb/shoal
 	mv build/deb/shoal/packaging/debian build/deb/shoal/debian
 	cd build/deb/shoal && SHOAL_BUILT=$(abspath $(OUT)) SHOAL_PYTHON=$(abspath $(PYTHON)) \
 	    dpkg-buildpackage -us -uc -b -d > ../build.log 2>&1 || { tail -30 ../build.log; exit 1; }

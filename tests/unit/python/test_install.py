@@ -154,6 +154,23 @@ def test_packages_take_what_is_installed(installed):
     assert left == []
 
 
+def test_what_packages_cannot_be_built_without_is_named(tmp_path):
+    for tool in ("make", "sh"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    done = run(shutil.which("make"), "--no-print-directory", "deb", cwd=ROOT, env={"PATH": str(tmp_path)})
+    assert done.returncode != 0 and "apt-get install debhelper dpkg-dev" in done.stderr, done.stderr
+    assert not re.search(r"\bgcc\b|\bcc\b", done.stdout), "before anything is built"
+
+
+def test_a_python_environment_that_is_a_link_is_not_packed(tmp_path):
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".venv").symlink_to("elsewhere")
+    assert run("git", "init", "-q", cwd=tmp_path).returncode == 0
+    said = run("git", "ls-files", "-co", "--exclude-standard", cwd=tmp_path)
+    assert said.stdout.split() == [".gitignore"], said
+
+
 @pytest.mark.soak
 def test_packages_are_built_installed_and_removed(tmp_path):
     """dpkg installs them below a root of their own, scripts and all; the program runs from there."""
