@@ -39,7 +39,9 @@ RUNNING    := $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log
 RUNNER_OBJ := $(OUT)/node/runner_main.o $(RUNNING)
 STATIC     := $(if $(filter release debug,$(FLAVOUR)),-static)
 
-all: $(OUT)/shoal $(OUT)/dlim $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(OUT)/fabric/build.version
+SONAME := libshoal.so.0
+
+all: $(OUT)/shoal $(OUT)/dlim $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/$(SONAME) $(OUT)/libshoal-warm.so $(OUT)/fabric/build.version
 
 $(OUT)/shoal-runner: $(RUNNER_OBJ)
 	@$(CC) $(LDFLAGS) $(STATIC) $^ -lpthread -o $@
@@ -59,9 +61,12 @@ $(OUT)/dlim: | $(OUT)/shoal
 $(OUT)/sim_alone: $(filter $(OUT)/gossip/% $(OUT)/sched/% $(OUT)/sim/% $(OUT)/node/store/disk_order.o,$(AGENT_OBJ))
 	@$(CC) $(LDFLAGS) $^ -Wl,--defsym=main=shoal_sim_main -o $@
 
-SONAME := libshoal.so.0
 $(OUT)/libshoal.so: $(WORKER_OBJ)
 	@$(CC) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) $^ $(WORKLIBS) -o $@
+
+# What a program that is linked to it is loaded with.
+$(OUT)/$(SONAME): $(OUT)/libshoal.so
+	@ln -sf libshoal.so $@
 
 $(OUT)/%.o: %.c
 	@mkdir -p $(@D)

@@ -3,8 +3,10 @@ everything that there is. What is generated is as `make reference` makes it."""
 
 import inspect
 import json
+import os
 import pathlib
 import re
+import subprocess
 
 import pytest
 from test_manual import conf_names, help_options, verbs
@@ -57,6 +59,39 @@ def test_every_argument_and_callback_of_fabric_model_is_in_its_page(monkeypatch)
     defaults = {name: p.default for name, p in wanted["train()"].items() if p.default is not inspect.Parameter.empty and p.default is not None}
     for name, default in defaults.items():
         assert re.search(r"^\| `%s` \| %s \|" % (name, default), page, flags=re.M), name
+
+
+def blocks(page, *kinds):
+    return [body for kind, body in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), flags=re.S | re.M) if kind in kinds]
+
+
+@pytest.mark.parametrize("page", ["c-workers.md", "kernels.md"])
+def test_what_a_page_builds_is_built_as_it_is_typed(page, tmp_path):
+    """In the source tree: here a folder of the same look, which may be written to."""
+    for name in ("docs", "include"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "release").symlink_to(pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")).resolve())
+    if page == "kernels.md":
+        (tmp_path / "kernel.c").write_text(blocks(DOCS / "how-to" / page, "c")[0])
+    typed = next(block for block in blocks(DOCS / "how-to" / page, "", "sh") if re.search(r"^cc ", block, flags=re.M))
+    typed = "".join(line for line in typed.splitlines(keepends=True) if not line.startswith("shoal "))  # these want a mesh
+    env = {name: value for name, value in os.environ.items() if name not in ("RESULT_DIR", "DLI_IS_DRIVER")}  # of other tests
+    done = subprocess.run(["sh", "-euc", typed], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    made = "my_model/fit"
+    if page == "kernels.md":
+        made = "upper/" + json.loads((tmp_path / "upper" / "model.json").read_text())["kernel_path"]
+    assert (tmp_path / made).is_file()
+
+
+def test_every_request_that_a_page_shows_has_what_nodes_ask_for():
+    for page in PAGES:
+        text = blocks(page, "", "sh")
+        assert not any(re.search(r"^ask ", block, flags=re.M) for block in text) or any("\nask() { curl " in block for block in text)
+        for block in text:
+            for line in block.replace("\\\n", " ").splitlines():
+                assert "curl " not in line or ("--cacert" in line and "Authorization" in line), "%s: %s" % (page.name, line)
 
 
 # ---- the references that are made: `make reference` ----
