@@ -91,11 +91,16 @@ static bool admits(void *arg, struct shoal_node_id node) { return agent_admits(a
 
 static void on_member_record(void *arg, const struct shoal_record *record) { agent_on_record(arg, record); }
 
-static void on_cloned(void *arg)
+static void on_cloned(void *arg, struct shoal_address address)
 {
     struct agent *agent = arg;
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
 
-    agent_log(agent, "stops: this data folder was rolled back or cloned; remove it and join anew");
+    shoal_address_text(address, text);
+    agent_log(agent,
+              "stops: a later life of this node is at %s: this data folder was rolled back, or one of the two is a copy; "
+              "remove it and join anew",
+              text);
     agent_stop(agent, 1);
 }
 
@@ -477,6 +482,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     if (err != SHOAL_OK)
         return err;
     scheduling_end(agent);
+    agent_copy_note(agent);
     watch_turns(agent);
     agent_workers_reattach(agent);
     found_mesh(agent);
@@ -530,6 +536,8 @@ int agent_main(const struct shoal_cli_agent *options)
         err = agent_settings_of(&agent->settings, options, &msg);
     if (err == SHOAL_OK)
         err = shoal_folder_lock(agent->settings.data, &agent->lock_fd, &msg);
+    if (err == SHOAL_OK)
+        err = agent_copy_check(agent, &msg);
     if (err == SHOAL_OK)
         err = shoal_identity_load(agent->settings.data, NULL, true, &agent->identity, &msg);
     if (err == SHOAL_OK && uv_loop_init(&agent->loop) != 0)

@@ -305,6 +305,10 @@ SHOAL_MUST_CHECK enum shoal_err agent_drain(struct agent *agent, bool on, struct
 SHOAL_MUST_CHECK enum shoal_err agent_leave(struct agent *agent, bool force, struct shoal_msg *msg);
 void agent_drain_look(struct agent *agent); /* now and then */
 
+/* agent_copy.c. EXISTS: the data folder is a copy, and the agent of the original runs. */
+SHOAL_MUST_CHECK enum shoal_err agent_copy_check(const struct agent *agent, struct shoal_msg *msg);
+void agent_copy_note(struct agent *agent); /* this agent listens */
+
 /* agent_removed.c: who was removed from the mesh is not linked, not heard and not told of */
 bool agent_admits(const struct agent *agent, struct shoal_node_id node);
 void agent_removed_look(struct agent *agent); /* the copy of the mesh is new */

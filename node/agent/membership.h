@@ -23,7 +23,8 @@ struct membership_options {
     void (*on_member)(void *arg, const struct shoal_member *member, enum shoal_member_state old);
     void (*on_record)(void *arg, const struct shoal_record *record);
     bool (*admits)(void *arg, struct shoal_node_id node); /* false: it was removed from the mesh */
-    void (*on_cloned)(void *arg);                         /* this data folder was rolled back or cloned: stop */
+    /* A later life of this node is at `address`: this data folder was rolled back or cloned. Stop. */
+    void (*on_cloned)(void *arg, struct shoal_address address);
 };
 
 SHOAL_MUST_CHECK enum shoal_err membership_create(struct membership **membership,

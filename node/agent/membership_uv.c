@@ -72,7 +72,7 @@ static void carry_out(struct membership *m, const struct shoal_swim_action *acti
         break;
     case SHOAL_SWIM_MEMBER: m->options.on_member(m->options.arg, &action->member.member, action->member.old); break;
     case SHOAL_SWIM_RECORD: m->options.on_record(m->options.arg, &action->record); break;
-    case SHOAL_SWIM_CLONED: m->options.on_cloned(m->options.arg); break;
+    case SHOAL_SWIM_CLONED: m->options.on_cloned(m->options.arg, action->cloned.address); break;
     case SHOAL_SWIM_NOTE: break;
     }
 }

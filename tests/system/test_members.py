@@ -1,6 +1,7 @@
 """Hosts that are removed from the mesh, and the mesh group recovered: PROTOCOLS 3 and 4, with real agents."""
 
 import shutil
+import subprocess
 
 import pytest
 import training
@@ -81,6 +82,25 @@ def test_bad_words_about_hosts(new_mesh):
         got, said = refused(mesh, alpha, *words)
         assert got == code and text in said, (words, got, said)
     assert [(node["id"], node["state"]) for node in alpha.get("/v1/nodes")] == before
+
+
+def test_a_copied_folder_is_refused_while_the_original_runs(new_mesh):
+    mesh = new_mesh(("alpha", "beta"), slots=1)
+    alpha, beta = mesh.hosts
+    pid = beta.process.pid
+    copy = mesh.host_class(mesh, "copy")
+    subprocess.run(["cp", "-a", beta.data, copy.data], check=True)
+    copy.start()
+    assert copy.process.wait(timeout=30) == 1, copy.log.read_text()
+    said = copy.log.read_text()
+    assert "is a copy" in said and "%s:%d" % (beta.address, beta.port) in said and "shoal join" in said, said
+    assert beta.process.poll() is None and beta.process.pid == pid and mesh.knows(alpha, 2) and mesh.knows(beta, 2)
+    # A folder that was moved to another address, its agent stopped before, goes on.
+    beta.kill()
+    shutil.rmtree(copy.data)
+    beta.data.rename(copy.data)
+    mesh.hosts.append(copy.start())
+    mesh.until(lambda: mesh.knows(copy, 2) and mesh.knows(alpha, 2), 30, "it is back")
 
 
 def test_the_last_node_is_not_removed(new_mesh):
