@@ -340,6 +340,7 @@ static bool propose_call(struct lead_step *s)
     entry = lead_entry(s, SHOAL_JOB_ENTRY_CALL);
     if (entry == NULL)
         return true;
+    lead_unfit_for_call(lead);
     entry->u.call = lead->train;
     lead->manifest_ok = false;
     return lead_propose(s);

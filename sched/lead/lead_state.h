@@ -273,6 +273,8 @@ bool lead_is_unfit(const struct shoal_lead *lead, struct shoal_node_id node);
 /* No engine of the job can run there, for the reason given: words about the host. */
 void lead_leave_out(struct shoal_lead *lead, struct shoal_node_id node, const char *why);
 void lead_on_unfit(struct lead_step *s, const struct lhost *host);
+/* U3. */
+void lead_unfit_for_call(struct shoal_lead *lead);
 /* Names those that were left out before the last one; "": there are none. */
 void lead_unfit_others(const struct shoal_lead *lead, char *text, size_t cap);
 

@@ -4,7 +4,9 @@
  *     an engine there --UNFIT, why--> the host is left out --> the allocation yields slots elsewhere (shoal/allocate.h)
  *
  * U1. A host that is left out is asked for no slot, and its engines' ends are no failures of the job.
- * U2. It is left out as long as this leader is in office. The next leader tries it once more: so there is no loop. */
+ * U2. It is left out as long as this leader is in office. The next leader tries it once more: so there is no loop.
+ * U3. A driver can have engines on its own host. One on a host that was left out is a successor, whose next call is made of other
+ *     versions than the calls before it: all hosts are tried anew for it. */
 #include "shoal/job_entry.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
@@ -51,6 +53,15 @@ void lead_on_unfit(struct lead_step *s, const struct lhost *host)
     lead_leave_out(lead, host->node, lead->scratch->in.u.unfit.text);
 }
 
+void lead_unfit_for_call(struct shoal_lead *lead)
+{
+    const struct shoal_placement *driver = shoal_job_driver(lead->job);
+
+    SHOAL_ASSERT(lead->train_due); /* it is about to be committed */
+    if (driver != NULL && lead_is_unfit(lead, driver->node))
+        lead->unfit_count = 0;
+}
+
 void lead_unfit_others(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const uint32_t others = lead->unfit_count > 0 ? lead->unfit_count - 1 : 0;
@@ -62,7 +73,7 @@ void lead_unfit_others(const struct shoal_lead *lead, char *text, size_t cap)
         char name[SHOAL_NODE_ID_TEXT_BYTES];
 
         shoal_hex_text(lead->unfit[i].bytes, sizeof(lead->unfit[i].bytes), name);
-        (void)snprintf(text + used, cap - used, "%shost %s", i == 0 ? "nor do " : ", ", name);
+        (void)snprintf(text + used, cap - used, "%s%s", i == 0 ? "left out as well: " : ", ", name);
         used += strlen(text + used);
     }
     if (others > NAMED_MAX)

@@ -134,6 +134,24 @@ static void test_where_no_host_can_take_part_the_job_waits_and_says_why(void **s
     w_deinit(&w);
 }
 
+/* The driver's successor is on a host that could not load what the first driver had made; what it makes itself, that host can. */
+static void test_a_driver_on_a_host_that_was_left_out_has_engines_there(void **state)
+{
+    (void)state;
+    w_init(&w, 650, true, 1, 4);
+    w.calls = 2;
+    w.steps = 300;
+    w.unfit = 1u << 0;
+    w_new_lead(&w, 0);
+    for (unsigned i = 0; i < 1000 && (w.job->call_count == 0 || w.job->calls[0].state < SHOAL_CALL_DONE); i++)
+        w_run_for(&w, 50 * SHOAL_MS);
+    assert_int_equal(engines_started_on(0) > 0, 1);
+    w.unfit = (1u << W_HOSTS) - 2;
+    w_run_to_end(&w, 200 * SHOAL_S);
+    assert_int_equal(w.job->state, SHOAL_JOB_FINISHED);
+    w_deinit(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +159,7 @@ int main(void)
         cmocka_unit_test(test_a_job_goes_on_without_a_host_that_cannot_take_part),
         cmocka_unit_test(test_a_host_that_comes_later_and_cannot_take_part_ends_nothing),
         cmocka_unit_test(test_where_no_host_can_take_part_the_job_waits_and_says_why),
+        cmocka_unit_test(test_a_driver_on_a_host_that_was_left_out_has_engines_there),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
