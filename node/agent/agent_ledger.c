@@ -223,9 +223,12 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
 static uint32_t length_at(const struct ledger *ledger, uint64_t at)
 {
     uint8_t length[4];
-    struct shoal_reader r = shoal_reader_init(shoal_view_of(length, sizeof(length)));
+    struct shoal_reader r;
 
-    return pread(ledger->fd, length, sizeof(length), (off_t)at) == (ssize_t)sizeof(length) ? shoal_get_u32(&r) : 0;
+    if (pread(ledger->fd, length, sizeof(length), (off_t)at) != (ssize_t)sizeof(length))
+        return 0;
+    r = shoal_reader_init(shoal_view_of(length, sizeof(length)));
+    return shoal_get_u32(&r);
 }
 
 /* Records of a file, read and not mapped: its job may cut it short at any time, and to touch a mapped page beyond the end

@@ -179,12 +179,11 @@ static void test_refused(void **state)
 
 static void test_depth_bound_is_reached(void **state)
 {
-    uint8_t bytes[SHOAL_PACK_DEPTH_MAX + 1];
+    uint8_t bytes[SHOAL_PACK_DEPTH_MAX + 1] = { 0 };
     struct shoal_pack_reader r = shoal_pack_reader_init(shoal_view_of(bytes, sizeof(bytes)));
 
     (void)state;
     memset(bytes, 0x91, SHOAL_PACK_DEPTH_MAX);
-    bytes[SHOAL_PACK_DEPTH_MAX] = 0;
     assert_int_equal(shoal_pack_get_raw(&r).len, sizeof(bytes));
     assert_true(shoal_pack_reader_done(&r));
 }
