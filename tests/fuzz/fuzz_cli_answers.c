@@ -78,12 +78,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     stdout = usual;
     for (size_t i = 0; i < printed_len;) {
         const uint8_t *at = (const uint8_t *)printed + i;
-        size_t len = shoal_utf8_len(at, printed_len - i);
+        size_t its = shoal_utf8_len(at, printed_len - i);
 
         /* a column that is full may end within a letter */
-        SHOAL_ASSERT(len > 0 || *at >= 0xa0 || (i > 0 && at[-1] >= 0x80));
-        SHOAL_ASSERT(len == 0 || *at == '\n' || *at == '\t' || !shoal_code_is_control(shoal_utf8_code(at, len)));
-        i += len == 0 ? 1 : len;
+        SHOAL_ASSERT(its > 0 || *at >= 0xa0 || (i > 0 && at[-1] >= 0x80));
+        SHOAL_ASSERT(its == 0 || *at == '\n' || *at == '\t' || !shoal_code_is_control(shoal_utf8_code(at, its)));
+        i += its == 0 ? 1 : its;
     }
     free(printed);
     return 0;
