@@ -355,6 +355,7 @@ void agent_log(const struct agent *agent, const char *format, ...) __attribute__
 /* agent_jobs.c: job folders, environments, starts */
 void agent_jobs_create(struct agent *agent);
 struct agent_job *agent_job_find(struct agent *agent, struct shoal_job_id id);
+bool agent_job_known(struct agent *agent, struct shoal_job_id id); /* it runs here, or this node guards it */
 struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id); /* makes it; NULL: the table is full */
 /* The guardians of the job, as its leader has told this host. */
 void agent_job_guarded(struct agent_job *job, const struct shoal_node_id *nodes, unsigned count);
@@ -493,6 +494,7 @@ void agent_ledger_create(struct agent *agent);
 void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t worker_id,
                           const struct shoal_worker_records *records);
 void agent_ledger_close(struct agent_job *job);
+bool agent_ledger_is_idle(struct agent_job *job); /* all of it is flushed, and with the guardians; or there is none */
 
 /* list_serve.c: what the control plane says of a job, into the index; what others ask of it */
 void agent_list_create(struct agent *agent);

@@ -63,26 +63,16 @@ struct making {
     struct agent_results results;
 };
 
-/* Without one there is no ledger either, and none is made for a job that left nothing. */
-static bool has_folder(const struct agent *agent, struct shoal_job_id job)
-{
-    char path[AGENT_PATH_BYTES];
-
-    agent_job_folder(agent, job, path, sizeof(path));
-    return access(path, F_OK) == 0;
-}
-
 static void made(struct making *m, enum shoal_err err, const char *text, struct shoal_hash list)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
-    struct agent_job *job = has_folder(m->agent, m->job) ? agent_job_need(m->agent, m->job) : NULL;
     struct ledger_progress progress;
 
     event.u.archive.job = m->job;
     event.u.archive.ok = err == SHOAL_OK;
     event.u.archive.list = list;
     (void)snprintf(event.u.archive.text, sizeof(event.u.archive.text), "%.199s", text);
-    if (err == SHOAL_OK && job != NULL && agent_ledger_progress(m->agent, job, &progress) && progress.step > 0) {
+    if (err == SHOAL_OK && agent_ledger_progress(m->agent, m->job, &progress) && progress.step > 0) {
         event.u.archive.has_progress = true;
         event.u.archive.steps = progress.train_steps;
         event.u.archive.data_epoch = progress.data_epoch;
@@ -220,14 +210,13 @@ static void add_file(struct making *m, char what, const char *relative)
 static void keep_audit(struct making *m)
 {
     const struct shoal_job *replica = shoal_sched_job(m->agent->sched, m->job);
-    struct agent_job *job = replica == NULL || replica->calls == NULL ? NULL : agent_job_need(m->agent, m->job);
     const struct archive_line line = { .what = 'a' };
     char path[AGENT_PATH_BYTES + 16];
     struct shoal_buf json = { 0 };
     struct shoal_msg msg;
 
     archive_line_path(m->agent, m->job, m->root, &line, path, sizeof(path));
-    if (job != NULL && agent_ledger_audit(m->agent, job, &json) == SHOAL_OK &&
+    if (replica != NULL && replica->calls != NULL && agent_ledger_audit(m->agent, m->job, &json) == SHOAL_OK &&
         shoal_disk_replace(path, shoal_buf_view(&json), 0600, &msg) == SHOAL_OK)
         add_file(m, 'a', "audit");
     shoal_buf_deinit(&json);

@@ -228,21 +228,23 @@ enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json)
     return put_audit(&none, text, json);
 }
 
-enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json)
+enum shoal_err agent_ledger_audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json)
 {
     struct audit *a = calloc(1, sizeof(*a));
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
     enum shoal_err err;
 
     SHOAL_ASSERT(a != NULL);
-    a->job = job == NULL ? NULL : shoal_sched_job(agent->sched, job->id);
+    shoal_job_id_text(id, text);
+    a->job = shoal_sched_job(agent->sched, id);
     if (a->job == NULL) {
         free(a);
         return SHOAL_ERR_NOT_FOUND;
     }
     if (a->job->calls != NULL)
-        agent_ledger_each(agent, job, each_record, a);
+        agent_ledger_each(agent, id, each_record, a);
     count_wanted(a);
-    err = put_audit(a, job->text, json);
+    err = put_audit(a, text, json);
     free(a);
     return err;
 }

@@ -46,6 +46,14 @@ struct agent_job *agent_job_find(struct agent *agent, struct shoal_job_id id)
     return NULL;
 }
 
+bool agent_job_known(struct agent *agent, struct shoal_job_id id)
+{
+    struct shoal_sched_group_status status;
+
+    return agent_job_find(agent, id) != NULL || shoal_sched_group_find(agent->sched, id, &status) ||
+           shoal_sched_parked_find(agent->sched, id);
+}
+
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap)
 {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
@@ -384,10 +392,18 @@ static void say_given_up(const struct agent *agent, const struct agent_job *job)
                   "on for %u s and is given up", job->text, count, path, (unsigned)(STUCK_NS / SHOAL_S));
 }
 
+/* Nothing more comes into its ledger; what is asked of it is read from the file. */
+static bool is_over(const struct agent *agent, const struct agent_job *job)
+{
+    const struct shoal_job *replica = shoal_sched_job(agent->sched, job->id);
+
+    return replica == NULL || shoal_job_state_ended(replica->state);
+}
+
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* A job of which nothing runs here and nothing is under way costs no memory: what is asked of it is read from disk. A job
- * with a ledger stays until it is archived, since the ledger's end is in memory. */
+ * with a ledger stays until it has ended and all guardians have the ledger, whose end is in memory. */
 void agent_jobs_sweep(struct agent *agent)
 {
     uint64_t now = agent_now_ns();
@@ -396,7 +412,7 @@ void agent_jobs_sweep(struct agent *agent)
         struct agent_job *job = agent->jobs[i];
         uint64_t until_ns;
 
-        if (job == NULL || job->opened || job->ledger != NULL || job->files == AGENT_FILES_FETCHING)
+        if (job == NULL || job->opened || job->files == AGENT_FILES_FETCHING)
             continue;
         if (job->guardian_count > 0 && job->spec_bytes.len == 0 && shoal_sched_job(agent->sched, job->id) == NULL)
             until_ns = job->touched_ns + COMING_NS;
@@ -404,7 +420,7 @@ void agent_jobs_sweep(struct agent *agent)
             until_ns = job->touched_ns + KEPT_NS;
         else
             until_ns = later(job->touched_ns, agent_tree_progress_ns(job)) + STUCK_NS;
-        if (now < until_ns)
+        if (now < until_ns || (job->ledger != NULL && !(is_over(agent, job) && agent_ledger_is_idle(job))))
             continue;
         say_given_up(agent, job);
         job_free(agent, job);

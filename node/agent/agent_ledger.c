@@ -542,10 +542,12 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
         source->call = call;
         source->step = step;
         acknowledge(ledger);
-    } else {
-        source->known = false;
+        push(ledger);
+        return;
     }
-    push(ledger);
+    source->known = false;
+    if (!uv_is_active((uv_handle_t *)&ledger->timer))
+        (void)uv_timer_start(&ledger->timer, on_timer, 4 * PUSH_MS, 0);
 }
 
 static void push_to(struct ledger *ledger, struct ledger_source *source)
@@ -734,7 +736,7 @@ static void serve_records(void *arg, struct shoal_node_id from, struct shoal_vie
     struct agent *agent = arg;
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_job_id id = shoal_get_job_id(&r);
-    struct agent_job *job = r.failed ? NULL : agent_job_need(agent, id);
+    struct agent_job *job = r.failed || !agent_job_known(agent, id) ? NULL : agent_job_need(agent, id);
     struct ledger *ledger = job == NULL ? NULL : ledger_need(agent, job);
     struct shoal_view view = shoal_view_of(r.bytes + r.at, r.len - r.at);
 
@@ -750,16 +752,6 @@ static void serve_records(void *arg, struct shoal_node_id from, struct shoal_vie
         flush_start(ledger);
     if (!uv_is_active((uv_handle_t *)&ledger->timer))
         (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS, 0);
-}
-
-bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct ledger_progress *progress)
-{
-    struct ledger *ledger = ledger_need(agent, job);
-
-    if (ledger == NULL)
-        return false;
-    *progress = ledger->progress;
-    return true;
 }
 
 /* The progress that was read last of a file of which nothing runs here: such a file has not changed, as a rule. */
@@ -781,22 +773,36 @@ static struct ledger_looks *looks_need(struct agent *agent)
     return agent->ledger_looks;
 }
 
-bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
+/* Its file, to be read and closed. */
+static int open_to_read(const struct agent *agent, struct shoal_job_id id, struct stat *facts)
+{
+    char folder[AGENT_PATH_BYTES];
+    int fd;
+
+    agent_job_folder(agent, id, folder, sizeof(folder));
+    fd = shoal_open_below(folder, "ledger", O_RDONLY);
+    if (fd < 0 || (fstat(fd, facts) == 0 && facts->st_size > 0))
+        return fd;
+    (void)close(fd);
+    return -1;
+}
+
+static bool look(struct agent *agent, struct shoal_job_id id, off_t bytes_max, struct ledger_progress *progress)
 {
     struct agent_job *job = agent_job_find(agent, id);
     struct ledger_looks *looks = looks_need(agent);
-    struct ledger read = { .agent = agent, .fd = -1 };
-    char folder[AGENT_PATH_BYTES];
+    struct ledger read = { .agent = agent };
     struct stat facts;
     bool known = false;
 
-    if (job != NULL && job->ledger != NULL)
-        return agent_ledger_progress(agent, job, progress);
-    agent_job_folder(agent, id, folder, sizeof(folder));
-    read.fd = shoal_open_below(folder, "ledger", O_RDONLY);
+    if (job != NULL && job->ledger != NULL) {
+        *progress = job->ledger->progress;
+        return true;
+    }
+    read.fd = open_to_read(agent, id, &facts);
     if (read.fd < 0)
         return false;
-    if (looks == NULL || fstat(read.fd, &facts) != 0 || facts.st_size <= 0 || facts.st_size > LOOK_BYTES_MAX) {
+    if (looks == NULL || facts.st_size > bytes_max) {
         (void)close(read.fd);
         return false;
     }
@@ -813,6 +819,16 @@ bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledge
     }
     (void)close(read.fd);
     return true;
+}
+
+bool agent_ledger_progress(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
+{
+    return look(agent, id, INT64_MAX, progress);
+}
+
+bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
+{
+    return look(agent, id, LOOK_BYTES_MAX, progress);
 }
 
 /* Records after (call, step), as many as fit; for a driver's loggers. */
@@ -847,26 +863,55 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
     return used;
 }
 
-void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_fn *each, void *arg)
+static void each_of(int fd, uint64_t bytes, ledger_each_fn *each, void *arg)
 {
-    struct ledger *ledger = ledger_need(agent, job);
+    struct window w = { .fd = fd, .bytes = malloc(WINDOW_BYTES) };
     struct shoal_step_head head;
     struct shoal_reader tuples;
-    struct window w = { .fd = -1 };
     uint64_t at = 0;
     uint32_t len;
 
-    if (ledger == NULL || ledger->bytes == 0)
-        return;
-    w.fd = ledger->fd;
-    w.bytes = malloc(WINDOW_BYTES);
-    if (w.bytes == NULL)
-        return;
-    while ((len = window_record(&w, at, ledger->bytes, &head, &tuples)) > 0) {
+    while (w.bytes != NULL && (len = window_record(&w, at, bytes, &head, &tuples)) > 0) {
         each(arg, &head, tuples);
         at += 4 + len;
     }
     free(w.bytes);
+}
+
+void agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each, void *arg)
+{
+    const struct agent_job *job = agent_job_find(agent, id);
+    struct ledger read = { .agent = agent };
+    struct stat facts;
+
+    if (job != NULL && job->ledger != NULL) {
+        each_of(job->ledger->fd, job->ledger->bytes, each, arg);
+        return;
+    }
+    read.fd = open_to_read(agent, id, &facts);
+    if (read.fd < 0)
+        return;
+    scan_records(&read, (uint64_t)facts.st_size); /* up to a torn tail */
+    each_of(read.fd, read.bytes, each, arg);
+    (void)close(read.fd);
+}
+
+bool agent_ledger_is_idle(struct agent_job *job)
+{
+    struct ledger *ledger = job->ledger;
+
+    if (ledger == NULL)
+        return true;
+    flush_start(ledger); /* of one that was only read since this agent's start */
+    if (ledger->flushing || ledger->waiting_count > 0 || ledger->early.len > 0 || uv_is_active((uv_handle_t *)&ledger->timer))
+        return false;
+    for (size_t i = 0; i < ledger->source_count; i++) {
+        const struct ledger_source *source = &ledger->sources[i];
+
+        if (source->asking || ((source->guards || source->asked) && behind(source, ledger)))
+            return false;
+    }
+    return true;
 }
 
 void agent_ledger_create(struct agent *agent) { peer_serve(agent->calls, PEER_RECORDS, serve_records, agent); }

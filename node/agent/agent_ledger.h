@@ -21,10 +21,10 @@ struct ledger_progress {
     double val_loss, val_metric; /* of the last validation */
 };
 
-/* False: no ledger can be kept here. */
-bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct ledger_progress *progress);
+/* False: there is no ledger here. What is only read is not kept open. */
+bool agent_ledger_progress(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress);
 
-/* The same of a job of which nothing may run here, without opening its ledger for good. False: there is none here. */
+/* The same, but of a ledger that is not open and is very long: false. */
 bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress);
 
 /* Records of `call` after `step` into `bytes`, whole ones only; their count, and the first one's step. */
@@ -38,12 +38,12 @@ void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t ca
                          ledger_settled_fn *done, void *arg);
 
 /* The audit as JSON, appended to `json` (agent_audit.c). */
-SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json);
+SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json);
 /* The same of any job that has trained nothing. */
 SHOAL_MUST_CHECK enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json);
 
 /* Every record of the file in order; `each` gets the head and a reader at the tuples. */
 typedef void ledger_each_fn(void *arg, const struct shoal_step_head *head, struct shoal_reader tuples);
-void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_fn *each, void *arg);
+void agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each, void *arg);
 
 #endif

@@ -301,7 +301,7 @@ static bool is_whole(struct agent *agent, const struct shoal_job *job)
 
     if (last == NULL || last->records_acked == 0)
         return true;
-    return agent_ledger_progress(agent, agent_job_need(agent, job->id), &progress) &&
+    return agent_ledger_progress(agent, job->id, &progress) &&
            (progress.call > last->call || (progress.call == last->call && progress.step >= last->records_acked));
 }
 

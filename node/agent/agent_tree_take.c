@@ -4,7 +4,6 @@
 #include "agent_files.h"
 #include "node/blob/tree_disk.h"
 #include "node/blob/tree_owed.h"
-#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 
@@ -158,15 +157,6 @@ void agent_tree_owed_folder(const struct agent *agent, struct shoal_job_id id, c
 
 bool agent_tree_owed(const char *folder, char line[AGENT_OWED_BYTES]) { return tree_owed_get(folder, line); }
 
-/* A job that has nothing here any more gets no folder for it. */
-static bool is_known(struct agent *agent, struct shoal_job_id id)
-{
-    struct shoal_sched_group_status status;
-
-    return agent_job_find(agent, id) != NULL || shoal_sched_group_find(agent->sched, id, &status) ||
-           shoal_sched_parked_find(agent->sched, id);
-}
-
 static void serve_owed(struct agent *agent, struct shoal_node_id from, struct shoal_reader *r,
                        struct peer_question *question)
 {
@@ -176,7 +166,7 @@ static void serve_owed(struct agent *agent, struct shoal_node_id from, struct sh
 
     SHOAL_ASSERT(o != NULL);
     shoal_get_text(r, o->line, sizeof(o->line));
-    if (shoal_reader_done(r) && (is_deleted(agent, id) || !is_known(agent, id))) {
+    if (shoal_reader_done(r) && (is_deleted(agent, id) || !agent_job_known(agent, id))) {
         err = SHOAL_ERR_NOT_FOUND;
     } else if (shoal_reader_done(r)) {
         o->agent = agent;

@@ -151,7 +151,7 @@ static enum shoal_err put_of_job(struct agent *agent, struct agent_job *job, enu
                                  struct shoal_buf *text)
 {
     struct ledger_progress progress = { .step = 0 };
-    bool known = what == OF_WORKERS || (job->ledger != NULL && agent_ledger_progress(agent, job, &progress));
+    bool known = what == OF_WORKERS || (job->ledger != NULL && agent_ledger_progress(agent, job->id, &progress));
 
     if (!known || (what == OF_LOSS && !progress.has_metrics))
         return SHOAL_OK;

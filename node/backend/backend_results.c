@@ -505,7 +505,7 @@ static enum shoal_err audit(struct agent *agent, struct shoal_job_id id, struct 
     struct shoal_msg msg;
 
     if (guards(agent, id))
-        return agent_ledger_audit(agent, agent_job_need(agent, id), json);
+        return agent_ledger_audit(agent, id, json);
     if (agent_archived(agent, id, &here) && backend_facts_here(agent, id, &facts) && facts.call == 0)
         return agent_ledger_none(id, json);
     agent_job_folder(agent, id, path, AGENT_PATH_BYTES);

@@ -60,3 +60,11 @@ def test_workers_in_c_join_die_and_leave_the_bits_of_one(mesh, program, alone, t
     assert log_of(mesh, alpha, job).splitlines()[-1] == "trained: 384 steps"
     ledger = alpha.get("/v1/jobs/%s/ledger" % job)
     assert ledger["exact"] and ledger["records"] == ledger["records_wanted"] == 384 and len(ledger["shares"]) >= 2, ledger
+
+    def ledgers_open():
+        return [fd for host in mesh.hosts for fd in pathlib.Path("/proc/%d/fd" % host.process.pid).iterdir()
+                if fd.exists() and os.readlink(fd).endswith("/ledger")]
+    mesh.until(lambda: not ledgers_open(), 15, "an ended job's ledger is closed, before the archive too")
+    for host in mesh.hosts:
+        assert host.get("/v1/jobs/%s/ledger" % job) == ledger
+    assert not ledgers_open()
