@@ -583,10 +583,16 @@ int agent_main(const struct shoal_cli_agent *options)
 static enum shoal_err read_secret_line(const char *path, char *text, size_t cap, struct shoal_msg *msg)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    struct stat facts;
     size_t len;
 
     if (file == NULL)
         return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "%s: %s", path, strerror(errno));
+    if (fstat(fileno(file), &facts) == 0 && S_ISDIR(facts.st_mode)) {
+        if (file != stdin)
+            (void)fclose(file);
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "%s is a directory; name the file in it", path);
+    }
     if (fgets(text, (int)cap, file) == NULL)
         text[0] = '\0';
     if (file != stdin)
@@ -663,6 +669,42 @@ static enum shoal_err setup_python(struct shoal_cli_agent *kept, char python[AGE
     return err;
 }
 
+/* As a shell takes it: what is printed here is typed next. */
+static const char *typed(const char *text, char out[4 * AGENT_PATH_BYTES])
+{
+    size_t len = 0;
+
+    if (text[0] != '\0' && text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%,=")] == '\0')
+        return text;
+    out[len++] = '\'';
+    for (; *text != '\0' && len + 6 < 4 * AGENT_PATH_BYTES; text++) {
+        if (*text == '\'')
+            len += (size_t)snprintf(out + len, 5, "'\\''");
+        else
+            out[len++] = *text;
+    }
+    out[len++] = '\'';
+    out[len] = '\0';
+    return out;
+}
+
+/* Its log would say so later, when a job has waited for it. */
+static void say_what_it_lacks(const struct shoal_cli_agent *options)
+{
+    static struct agent_settings settings; /* large */
+    char data[4 * AGENT_PATH_BYTES];
+    struct shoal_msg msg = { "" };
+
+    settings = (struct agent_settings){ .serves = 0 };
+    if (agent_settings_of(&settings, options, &msg) != SHOAL_OK || settings.serves != 0)
+        return;
+    (void)printf("  no slots yet:    %s has no torch or tensorflow, or no numpy, which jobs need. Start the agent with\n"
+                 "                   --python and one that has them, or have one made for this host: in a new --data, with "
+                 "--setup-python\n"
+                 "                   (`shoal doctor --data %s` says how a host fares)\n",
+                 settings.python, typed(options->data, data));
+}
+
 int agent_init_main(const struct shoal_cli_agent *options)
 {
     struct shoal_cli_agent kept = *options;
@@ -674,7 +716,7 @@ int agent_init_main(const struct shoal_cli_agent *options)
     char password[SHOAL_PASSWORD_BYTES_MAX + 2];
     char key[SHOAL_MESH_KEY_TEXT_BYTES];
     char path[AGENT_PATH_BYTES];
-    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES] = "";
+    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES] = "", quoted[4 * AGENT_PATH_BYTES];
     struct shoal_msg msg = { "" };
     bool made = false;
     enum shoal_err err = shoal_crypto_init(&msg);
@@ -702,15 +744,18 @@ int agent_init_main(const struct shoal_cli_agent *options)
     if (err != SHOAL_OK)
         return refused("init", err, &msg);
     (void)printf("mesh %s is prepared in %s\n", identity.mesh_name, options->data);
-    (void)printf("  start it:        shoal agent --data %s\n", options->data);
-    (void)printf("  other hosts:     shoal join HOST:PORT --data DIR --secret-file mesh.key   (copy %s there)\n", path);
+    (void)printf("  start it:        shoal agent --data %s\n", typed(options->data, quoted));
+    (void)printf("  other hosts:     shoal join HOST:PORT --data DIR --secret-file mesh.key   (copy %s there)\n",
+                 typed(path, quoted));
     (void)printf("  who logs on:     shoal logon USER --fingerprint %s\n", fingerprint);
-    (void)printf("                   or --ca FILE with a copy of %s/tls/ca.crt\n", options->data);
+    (void)snprintf(path, sizeof(path), "%s/tls/ca.crt", options->data);
+    (void)printf("                   or --ca FILE with a copy of %s\n", typed(path, quoted));
     if (made)
         (void)printf("  administrator:   %s, password %s   (shown this once)\n",
                      options->admin_user[0] == '\0' ? "admin" : options->admin_user, password);
     shoal_wipe(password, sizeof(password));
     shoal_identity_wipe(&identity);
+    say_what_it_lacks(options);
     return SHOAL_EXIT_OK;
 }
 
@@ -724,7 +769,7 @@ int agent_join_main(const struct shoal_cli_agent *options)
     char key[SHOAL_MESH_KEY_TEXT_BYTES + 2];
     char path[AGENT_PATH_BYTES];
     char line[160];
-    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES];
+    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES], path_typed[4 * AGENT_PATH_BYTES];
     struct shoal_address seed;
     struct shoal_identity_options create = { .data_dir = options->data, .mesh_name = name, .mesh_secret = &secret };
     struct shoal_msg msg = { "" };
@@ -764,8 +809,9 @@ int agent_join_main(const struct shoal_cli_agent *options)
     shoal_identity_wipe(&identity);
     if (options->foreground)
         return agent_main(options);
-    (void)printf("%s is prepared to join mesh %s; start it: shoal agent --data %s\n", options->data, name,
-                 options->data);
+    (void)printf("%s is prepared to join mesh %s\n", options->data, name);
+    (void)printf("  start it:        shoal agent --data %s\n", typed(options->data, path_typed));
+    say_what_it_lacks(options);
     return SHOAL_EXIT_OK;
 }
 

@@ -3,10 +3,12 @@ they write anything: the same words with the mistake mended work on the same fol
 
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 
 import pytest
 
@@ -91,6 +93,33 @@ def test_what_join_lacks_is_named(folder, key):
     assert "--data" in shoal("join", "127.0.0.1:7410", "--secret-file", key).stderr
     assert "address of" in shoal("join", "--data", folder / "d", "--secret-file", key).stderr
     assert "getent hosts" in shoal("join", "gpu1:7410", "--data", folder / "d", "--secret-file", key).stderr
+
+
+def test_a_secret_file_that_is_a_directory_is_called_one(folder):
+    done = shoal("join", "127.0.0.1:7410", "--data", folder / "d", "--secret-file", folder)
+    assert done.returncode == 2 and "is a directory" in done.stderr, done.stderr
+
+
+def test_what_is_to_be_typed_next_can_be_typed(folder, key):
+    """Also where a path has blanks and quotes."""
+    data = folder / "my d'ata"
+    for words in (("init",), ("join", "127.0.0.1:7410", "--secret-file", key)):
+        done = shoal(*words, "--data", data)
+        assert done.returncode == 0, done.stderr
+        typed = next(shlex.split(line.split("start it:")[1]) for line in done.stdout.splitlines() if "start it:" in line)
+        assert typed == ["shoal", "agent", "--data", str(data)], done.stdout
+        if words[0] == "init":
+            assert "'%s'" % str(data / "mesh.key").replace("'", "'\\''") in done.stdout
+        shutil.rmtree(data)
+
+
+def test_a_host_whose_python_lacks_torch_is_told_so(folder, key):
+    venv.create(folder / "bare", with_pip=False, symlinks=True)
+    for words in (("init",), ("join", "127.0.0.1:7410", "--secret-file", key)):
+        for python, lacks in ((folder / "bare" / "bin" / "python", True), (sys.executable, False)):
+            data = folder / ("%s-%s" % (words[0], lacks))
+            said = shoal(*words, "--data", data, "--python", python)
+            assert said.returncode == 0 and ("no torch" in said.stdout and "--setup-python" in said.stdout) == lacks, said.stdout
 
 
 def test_a_relative_path_is_kept_as_one_that_holds_from_everywhere(folder):
