@@ -427,8 +427,10 @@ static int check_words(const struct cli *cli)
     if (cli->word_count >= min && cli->word_count <= max)
         return SHOAL_EXIT_OK;
     if (cli->word_count > max)
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s %s",
-                        cli->command->words, cli->words[max], cli->command->words, cli->command->args);
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s%s%s%s",
+                        cli->command->words, cli->words[max], cli->command->words,
+                        cli->command->args[0] != '\0' ? " " : "", cli->command->args,
+                        cli->command->rest ? " [--OPTION...] [-- WORD...]" : "");
     return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants %s; %s", cli->command->words, cli->command->args,
                     where_shown(cli->command));
 }

@@ -359,6 +359,8 @@ void cli_refused(const struct cli_answer *answer)
 
     if (strcspn(text, "\r\n") == 0)
         (void)cli_fail(exit_of_status(answer), "the node answered %ld", answer->status);
+    else if (strncmp(text, "exec ", 5) == 0) /* WMLA's word for a job */
+        (void)cli_fail(exit_of_status(answer), "job %.*s", (int)strcspn(text + 5, "\r\n"), text + 5);
     else if (typed_as(text, &ours, &theirs))
         (void)cli_fail(exit_of_status(answer), "%s%.*s", ours, (int)strcspn(theirs, "\r\n"), theirs);
     else
@@ -380,6 +382,16 @@ static const char *remedy_of_trust(const struct cli *cli)
     return "it is of another mesh than the one known here, or somebody stands before it; nothing was sent. If the mesh "
            "is "
            "new: shoal logon USER --fingerprint TEXT, which `shoal doctor` prints on its hosts";
+}
+
+/* Behind the host, which may be an IPv6 address in brackets. */
+static bool names_port(const char *url)
+{
+    const char *host = strstr(url, "://") == NULL ? url : strstr(url, "://") + 3;
+    const char *end = host + strcspn(host, "/");
+    const char *bracket = memchr(host, ']', (size_t)(end - host));
+
+    return memchr(bracket == NULL ? host : bracket, ':', (size_t)(end - (bracket == NULL ? host : bracket))) != NULL;
 }
 
 static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, const struct transfer *transfer,
@@ -418,6 +430,8 @@ static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, c
         break;
     default: break;
     }
+    if (answer->unsent && !names_port(url))
+        remedy = "it names no port; nodes answer at 9243 unless their agents have --api-port: --node https://HOST:9243";
     (void)snprintf(answer->fault, sizeof(answer->fault), "%.*s: %s: %s", (int)strcspn(url, "?"), url,
                    lib.easy_strerror(code), remedy);
     return hush ? exit_code : cli_fail(exit_code, "%s", answer->fault);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -156,6 +157,7 @@ static int find_upload(const struct cli *cli, struct upload *upload)
 {
     const char *dir = cli_value(cli, "model-dir");
     const char *main = cli_value(cli, "model-main");
+    struct stat facts;
     struct shoal_msg msg;
 
     if (dir != NULL) {
@@ -163,6 +165,10 @@ static int find_upload(const struct cli *cli, struct upload *upload)
 
         if (!base_of(dir, upload->top, sizeof(upload->top)))
             return cli_fail(SHOAL_EXIT_USAGE, "--model-dir: %s: %s", dir, strerror(errno));
+        if (stat(dir, &facts) == 0 && !S_ISDIR(facts.st_mode))
+            return cli_fail(SHOAL_EXIT_USAGE,
+                            "--model-dir: %s is a file, and a directory is wanted; one script alone is sent by --model-main",
+                            dir);
         (void)snprintf(path, sizeof(path), "%s/%s", dir, main == NULL ? "" : main);
         if (main != NULL && main[0] != '/' && access(path, R_OK) != 0)
             return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s is not in %s: give it relative to the model directory",
@@ -359,6 +365,31 @@ int cli_job_run(struct cli *cli)
 
 /* ---- looking ---- */
 
+/* What WMLA's way of quoting says, as a shell says it. */
+static char *unquoted(const char *args)
+{
+    size_t len = 0;
+    char *out = malloc(strlen(args) * 4 + 1); /* a quote within quotes takes four bytes */
+    bool inside = false;
+
+    while (out != NULL && *args != '\0') {
+        if (strncmp(args, "_QUOTE_", 7) == 0) {
+            out[len++] = '\'';
+            inside = !inside;
+            args += 7;
+        } else if (inside && *args == '\'') {
+            memcpy(out + len, "'\\''", 4);
+            len += 4;
+            args++;
+        } else {
+            out[len++] = *args++;
+        }
+    }
+    if (out != NULL)
+        out[len] = '\0';
+    return out;
+}
+
 static void print_field(void *arg, const char *key, const struct json_value *value)
 {
     char buf[40];
@@ -370,6 +401,8 @@ static void print_field(void *arg, const char *key, const struct json_value *val
         return;
     if (text == NULL)
         text = dump == NULL ? "" : dump;
+    if (strcmp(key, "args") == 0 && dump == NULL && (dump = unquoted(text)) != NULL)
+        text = dump;
     (void)printf("%-16s ", cli_shown(key));
     cli_put_lines(text, 17);
     free(dump);

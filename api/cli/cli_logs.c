@@ -11,6 +11,7 @@
 #include "shoal/array.h"
 #include "shoal/limits.h"
 
+#include "api/http/json_input.h"
 #include "api/http/json_writer.h"
 
 #include "shoal/banned.h"
@@ -42,6 +43,7 @@ struct logs {
     struct source sources[SOURCES_MAX];
     unsigned count;
     unsigned failures;
+    bool any; /* something came */
 };
 
 static void add_source(struct logs *logs, const char *which, uint64_t task, const char *label)
@@ -165,6 +167,7 @@ static int ask(struct logs *logs, struct source *source, bool *came)
     code = cli_call(logs->cli, &call, &answer, logs->failures < FAILURES_MAX && logs->go_on && known);
     if (code == SHOAL_EXIT_OK) {
         *came = *came || answer.body.len > 0;
+        logs->any = logs->any || answer.body.len > 0;
         source->spoke = source->spoke || answer.body.len > 0;
         source->ended = answer.log_ended || (answer.body.len == 0 && !logs->go_on);
         show(logs, source, shoal_buf_view(&answer.body));
@@ -276,6 +279,39 @@ static int find_sources(struct cli *cli, struct logs *logs)
     return SHOAL_EXIT_OK;
 }
 
+/* Nothing was printed by the one that was named: is there such a one at all? */
+static int check_named(struct cli *cli, const struct logs *logs)
+{
+    uint64_t task = logs->sources[0].task;
+    bool by_rank = cli_value(cli, "rank") != NULL;
+    struct json_input *input = NULL;
+    struct cli_answer answer;
+    char path[400];
+    int code;
+
+    (void)snprintf(path, sizeof(path), "/v1/jobs/%s", logs->id);
+    code = cli_get(cli, path, &answer, &input);
+    if (code == SHOAL_EXIT_OK && json_input_get(json_input_root(input), "array") != NULL) {
+        json_input_free(input);
+        cli_answer_free(&answer);
+        if (task == 0 || by_rank)
+            return by_rank ? cli_fail(SHOAL_EXIT_NOT_FOUND, "an array has tasks, not ranks: --task N") : SHOAL_EXIT_OK;
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/tasks?limit=1&after=%" PRIu64, logs->id, task - 1);
+        code = cli_get(cli, path, &answer, &input);
+        if (code == SHOAL_EXIT_OK &&
+            (uint64_t)cli_int_at(json_input_at(json_input_get(json_input_root(input), "tasks"), 0), "index") != task)
+            code = cli_fail(SHOAL_EXIT_NOT_FOUND, "--task: the array has no task %" PRIu64 "; `shoal job tasks %s` lists them",
+                            task, cli->words[0]);
+    } else if (code == SHOAL_EXIT_OK && task > (uint64_t)cli_int_at(json_input_root(input), "workersMax")) {
+        code = cli_fail(SHOAL_EXIT_NOT_FOUND, by_rank ? "--rank: the job has at most %" PRId64 " workers, of ranks from 0 on"
+                                                      : "--task: the job has at most %" PRId64 " workers, and task 0, its driver",
+                        cli_int_at(json_input_root(input), "workersMax"));
+    }
+    json_input_free(input);
+    cli_answer_free(&answer);
+    return code;
+}
+
 int cli_job_logs(struct cli *cli)
 {
     static struct logs logs; /* large, and there is one */
@@ -290,6 +326,8 @@ int cli_job_logs(struct cli *cli)
     logs.tailing = logs.tail_lines != UINT64_MAX;
     if (code == SHOAL_EXIT_OK)
         code = show_logs(&logs);
+    if (code == SHOAL_EXIT_OK && !logs.any && !logs.all && logs.sources[0].task != UINT64_MAX)
+        code = check_named(cli, &logs);
     logs_free(&logs);
     return code;
 }

@@ -142,6 +142,30 @@ static int send_edit(struct cli *cli, const char *path, const char *body)
     return code;
 }
 
+/* A path that no profile has was mistyped: a dry run says so, and nothing is changed. (A whole file may hold more than Shoal
+ * knows, as WMLA's do.) */
+static int check_sets(struct cli *cli, const char *name, const char *body)
+{
+    char path[400];
+    struct cli_call call = { .method = "PUT", .path = path, .body = body };
+    struct cli_answer answer;
+    struct json_input *input = NULL;
+    const struct json_value *notes;
+    int code;
+
+    (void)snprintf(path, sizeof(path), "/v1/services/%s/profile?dry_run=true", name);
+    code = cli_call(cli, &call, &answer, false);
+    if (code == SHOAL_EXIT_OK)
+        code = cli_parse(&answer, &input);
+    notes = code == SHOAL_EXIT_OK ? json_input_get(json_input_root(input), "notes") : NULL;
+    if (notes != NULL && json_input_count(notes) > 0)
+        code = cli_fail(SHOAL_EXIT_USAGE, "--set %s. Nothing was changed; `shoal service edit %s` prints the fields that there are",
+                        cli_shown(json_input_text_at(notes, 0)), cli->words[0]);
+    json_input_free(input);
+    cli_answer_free(&answer);
+    return code;
+}
+
 int cli_service_edit(struct cli *cli)
 {
     char path[400], name[NAME_BYTES];
@@ -160,6 +184,8 @@ int cli_service_edit(struct cli *cli)
     code = file != NULL ? read_whole(file, SHOAL_JSON_BYTES_MAX, &body) : put_sets(cli, &w);
     if (code == SHOAL_EXIT_OK && file == NULL && (w.failed || shoal_buf_append(&body, "", 1) != SHOAL_OK))
         code = cli_fail(SHOAL_EXIT_FAILED, "out of memory");
+    if (code == SHOAL_EXIT_OK && file == NULL)
+        code = check_sets(cli, name, (const char *)body.bytes);
     if (code == SHOAL_EXIT_OK)
         code = send_edit(cli, path, (const char *)body.bytes);
     shoal_buf_deinit(&body);

@@ -274,14 +274,18 @@ static int look(struct cli *cli, bool terminal, bool colour)
     return code;
 }
 
-/* False: the terminal is none that ncurses knows. */
+/* False: the terminal is none that ncurses knows, or one whose cursor cannot be moved. */
 static bool terminal_begin(bool *colour)
 {
     const char *no_colour = getenv("NO_COLOR");
     SCREEN *screen = newterm(NULL, stdout, stdin);
+    const char *move = screen == NULL ? NULL : tigetstr("cup");
 
-    if (screen == NULL)
+    if (move == NULL || move == (const char *)-1) {
+        if (screen != NULL)
+            (void)endwin();
         return false;
+    }
     (void)cbreak();
     (void)noecho();
     (void)curs_set(0);
@@ -319,8 +323,14 @@ int cli_top(struct cli *cli)
         return SHOAL_EXIT_USAGE;
     (void)setlocale(LC_CTYPE, "");
     (void)sigaction(SIGINT, &action, NULL);
-    if (terminal)
-        terminal = terminal_begin(&colour);
+    if (terminal && !terminal_begin(&colour)) {
+        if (count == 0)
+            return cli_fail(SHOAL_EXIT_USAGE,
+                            "shoal top cannot draw on this terminal (TERM is \"%.60s\"): `shoal top --count 1` prints once; "
+                            "or set TERM to what the terminal is, such as xterm",
+                            getenv("TERM") == NULL ? "" : getenv("TERM"));
+        terminal = false;
+    }
     for (uint64_t i = 0; (count == 0 || i < count) && interrupted == 0; i++) {
         bool last = count > 0 && i + 1 == count;
 

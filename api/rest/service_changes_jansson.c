@@ -24,7 +24,7 @@ static bool add_change(struct lists *lists, const char *path, json_t *from, json
         return false;
     if (from != NULL || service_doc_knows(path))
         return true;
-    (void)snprintf(note, sizeof(note), "%s: Shoal knows no such field of a profile; it would be kept and have no effect", path);
+    (void)snprintf(note, sizeof(note), "%s: Shoal knows no such field of a profile, and it has no effect", path);
     return json_array_append_new(lists->notes, json_string(note)) == 0;
 }
 

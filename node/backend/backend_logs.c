@@ -541,7 +541,7 @@ void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct sh
     if (!request->task_named && backend_summary(agent, id, &summary) && summary.tasks_all > 0) {
         enum shoal_err err =
             shoal_fail(&msg, SHOAL_ERR_INVALID,
-                       "each of the %u tasks of this array has its own log; name one with task", summary.tasks_all);
+                       "each of the %u tasks of this array has its own log; name one: --task N (in REST: task=N)", summary.tasks_all);
 
         done(arg, err, &msg, NULL);
         return;

@@ -105,6 +105,12 @@ static enum shoal_err check_removal(struct agent *agent, const struct asked_node
                           "%s is the node that you ask; ask another one (--node), which is still there afterwards",
                           node->name);
     }
+    if (may_be_there(node) && !force && backend_facts_of(agent, node->id).draining &&
+        !backend_facts_of(agent, node->id).drained)
+        return shoal_fail(msg, SHOAL_ERR_EXISTS,
+                          "%s is draining, and not empty yet: wait until `shoal node list` says drained, or insist "
+                          "(--force): its workers are lost then, as if it had lost its power",
+                          node->name);
     if (may_be_there(node) && !force && !backend_facts_of(agent, node->id).drained) /* O2 */
         return shoal_fail(
             msg, SHOAL_ERR_EXISTS,

@@ -264,7 +264,8 @@ static void deploy_next(struct deploying *d, const struct shoal_mesh_service *kn
             (void)snprintf(text, sizeof(text), "Model <%s> already exists.", known->name);
         else
             (void)snprintf(text, sizeof(text),
-                           "the service %s exists already, by %s; delete it first, or take another name", known->name,
+                           "the service %s exists already, by %s; --update makes this its next version (in REST: update), or take another "
+                           "name", known->name,
                            known->creator);
         refuse(d, SHOAL_ERR_EXISTS, text);
     } else if (!d->caller.admin && strcmp(d->caller.name, known->creator) != 0) {

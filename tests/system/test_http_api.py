@@ -703,6 +703,10 @@ def test_a_node_that_is_not_well_says_so_first(tmp_path, monkeypatch, members, c
     (["job", "run", "--device", "tpu", "--framework", "x", "--model-main", "y"], 2, '--device: "tpu" is not cpu or gpu'),
     (["job", "run", "--env", "A", "--framework", "x", "--model-main", "y"], 2, '--env: "A" is not NAME=VALUE'),
     (["job", "run", "--priority", "-1", "--framework", "x", "--model-main", "y"], 2, "--priority: "),
+    (["job", "run", "--framework", "x", "main.py"], 2, "usage: shoal job run [--OPTION...] [-- WORD...]"),
+    (["job", "run", "--framework", "x", "--model-main", "y", "--model-dir", __file__], 2, "is a file, and a directory is wanted"),
+    (["node", "list", "--node", "https://127.0.0.2", "-u", "a", "--password", "b", "--insecure"], 5, "--node https://HOST:9243"),
+    (["node", "list", "--node", "https://[::1]", "-u", "a", "--password", "b", "--insecure"], 5, "--node https://HOST:9243"),
 ])
 def test_words_that_people_type(tmp_path, words, code, said):
     """What is wrong is said by the name that was typed, with the next thing to type, and nothing is asked of a node."""
@@ -710,6 +714,29 @@ def test_words_that_people_type(tmp_path, words, code, said):
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done
     assert said in (done.stdout if code == 0 else done.stderr), done
+
+
+def test_a_worker_that_the_job_has_not_is_named(tmp_path):
+    server = Server(tmp_path, False, job_ms=600_000)
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    (tmp_path / "main.py").write_text("print(1)\n")
+
+    def run(*words, code=0):
+        done = subprocess.run([str(OUT / "shoal"), *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, (words, done)
+        return done.stdout + done.stderr
+
+    job = run("job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--name", "pending", "--workers", "2",
+              "--env", "A=b c", "--", "it's here", "x")
+    job = re.search(r"shoal-\w{16}", job).group(0)
+    for words in (("--rank", "1"), ("--task", "2"), ("--task", "0"), ("--rank", "all"), ()):
+        assert run("job", "logs", job, *words) == "", words
+    assert "at most 2 workers, of ranks from 0 on" in run("job", "logs", job, "--rank", "2", code=3)
+    assert "at most 2 workers, and task 0" in run("job", "logs", job, "--task", "99", code=3)
+    assert run("job", "show", "zz", code=3).startswith("shoal: job ")
+    shown = run("job", "show", job)
+    assert "_QUOTE_" not in shown and "--msd-env 'A=b c'" in shown and "-- 'it'\\''s here' x" in shown, shown
+    assert server.stop() == 0
 
 
 def test_what_a_node_refuses_is_said_by_the_name_that_was_typed(server, tmp_path):

@@ -41,7 +41,7 @@ def in_terminal(server, width, keys, seconds=20, **more):
     """(what the terminal was sent, exit code) of `shoal top` in a terminal so wide, into which `keys` are typed."""
     pid, fd = pty.fork()
     if pid == 0:
-        os.execve(str(OUT / "shoal"), ["shoal", "top"], environment(server, TERM="xterm-256color", **more))
+        os.execve(str(OUT / "shoal"), ["shoal", "top"], environment(server, **{"TERM": "xterm-256color", **more}))
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     out, end, typed = b"", time.monotonic() + seconds, False
     while time.monotonic() < end:
@@ -93,3 +93,9 @@ def test_colour_goes_by_no_color(server):
     colour = re.compile(rb"\033\[[0-9;]*3[1-3]m")
     assert colour.search(in_terminal(server, 100, b"q")[0])
     assert not colour.search(in_terminal(server, 100, b"q", NO_COLOR="1")[0])
+
+
+@pytest.mark.parametrize("term", ["dumb", "no-such-terminal"])
+def test_a_terminal_that_cannot_be_drawn_on_is_refused(server, term):
+    out, code = in_terminal(server, 100, b"q", TERM=term)
+    assert code == 2 and b'TERM is "%s"' % term.encode() in out and b"--count 1" in out, out
