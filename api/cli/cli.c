@@ -16,7 +16,7 @@
 #include "shoal/banned.h"
 
 static const struct cli_option global_options[] = {
-    { "node", "URL", "node to ask; a comma list is tried in order [SHOAL_NODE, else https://127.0.0.1:9243]", 'n' },
+    { "node", "URL", "node to ask; a comma list is tried in order [SHOAL_NODE, else as `logon` was told, else https://127.0.0.1:9243]", 'n' },
     { "output", "FORM", "text or json", 'o' },
     { "timeout", "SECONDS", "give up after this time", 0 },
     { "quiet", NULL, "no messages, only data", 'q' },
@@ -541,6 +541,7 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .log_level = text_of(cli, "log-level"),
         .foreground = cli_flag(cli, "run"),
         .json = cli->json,
+        .verbose = cli_flag(cli, "verbose"),
     };
     if (agent->log_level[0] != '\0' && strcmp(agent->log_level, "debug") != 0 && strcmp(agent->log_level, "info") != 0)
         return cli_fail(SHOAL_EXIT_USAGE, "--log-level: \"%s\" is not debug or info", agent->log_level);

@@ -5,9 +5,9 @@
 
 #define AGENT_OPTIONS                                                                                                  \
     { "data", "DIR", "data folder of this node", 'd' }, { "name", "NAME", "name of this node [host name]", 0 },        \
-        { "host", "ADDRESS", "address for gossip and links", 0 },                                                      \
-        { "port", "PORT", "port for gossip and links", 'p' }, { "api-host", "ADDRESS", "address of the HTTP API", 0 }, \
-        { "api-port", "PORT", "port of the HTTP API", 0 },                                                             \
+        { "host", "ADDRESS", "address for gossip and links, at which other hosts reach this one [127.0.0.1]", 0 },                                                      \
+        { "port", "PORT", "port for gossip and links [7410]", 'p' }, { "api-host", "ADDRESS", "address of the HTTP API [that of --host]", 0 }, \
+        { "api-port", "PORT", "port of the HTTP API [9243]", 0 },                                                             \
         { "api-plain", NULL, "HTTP without TLS: for tests and trusted proxies only", 0 },                              \
         { "slots", "N", "slots of this host [a GPU each, else a processor each]", 0 },                                            \
         { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                     \
@@ -47,6 +47,12 @@ static const struct cli_option join_options[] = {
 static const struct cli_option agent_options[] = {
     AGENT_OPTIONS,
     { "join", "ADDRESS", "host:port of any member", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option doctor_options[] = {
+    AGENT_OPTIONS,
+    { "join", "ADDRESS", "host:port of any member", 0 },
+    { "verbose", NULL, "also what each table of the agent may take at most, by its limits", 'v' },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option run_options[] = {
@@ -373,7 +379,7 @@ const struct cli_command cli_commands[] = {
     { .words = "status", .args = "", .help = "whether the node and its mesh are well", .run = cli_status },
     { .words = "logon",
       .args = "[USER]",
-      .help = "get a token and keep it, and get to know the mesh",
+      .help = "get a token and keep it, and get to know the mesh [USER: --user, else SHOAL_USER]",
       .options = logon_options,
       .run = cli_logon,
       .more = "  SHOAL_PASSWORD=... shoal logon ada --node https://host:9243\n" },
@@ -386,7 +392,7 @@ const struct cli_command cli_commands[] = {
               "  shoal dlim model deploy -p my_model; shoal dlim model view my-model -s\n"
               "  shoal dlim --help\n" },
     { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh (shoal sim --help)", .run = cli_run_sim },
-    { .words = "doctor", .args = "", .help = "check this host", .options = agent_options, .run = cli_run_doctor },
+    { .words = "doctor", .args = "", .help = "check this host", .options = doctor_options, .run = cli_run_doctor },
     { .words = "version", .args = "", .help = "print the version", .run = cli_run_version },
     { .words = "help", .args = "[COMMAND...]", .help = "this text, or that of one command", .run = cli_run_help },
 };

@@ -447,7 +447,7 @@ static void print_row(const struct json_value *row)
     (void)printf("\n");
 }
 
-/* The ledger's text form: its own fields, then one block per data epoch. */
+/* Its own fields, then a line or a block for each thing of a list. */
 static void print_ledger_field(void *arg, const char *key, const struct json_value *value)
 {
     if (!json_input_is_array(value)) {
@@ -475,13 +475,48 @@ static void print_with_lists(const struct cli *cli, const struct json_value *obj
     json_input_each(object, print_ledger_field, NULL);
 }
 
+static const char *exactness(const struct json_value *ledger)
+{
+    bool exact = false;
+
+    (void)json_input_bool(ledger, "exact", &exact);
+    if (!exact)
+        return "NO: samples were used twice or left out";
+    return cli_int_at(ledger, "data_epochs") < cli_int_at(ledger, "data_epochs_wanted")
+               ? "so far: no sample of a data epoch was used twice"
+               : "yes: every sample of every data epoch was used exactly once";
+}
+
 static void print_ledger(const struct cli *cli, const struct json_value *ledger)
 {
-    if (cli_int_at(ledger, "data_epochs_wanted") == 0 && cli_int_at(ledger, "records_wanted") == 0)
+    const struct json_value *errors = json_input_get(ledger, "errors"), *shares = json_input_get(ledger, "shares");
+
+    (void)cli;
+    if (cli_int_at(ledger, "data_epochs_wanted") == 0 && cli_int_at(ledger, "records_wanted") == 0) {
         (void)printf("%s has no ledger: train() of fabric_model has trained nothing in it\n",
                      cli_shown(cli_text_at(ledger, "job")));
-    else
-        print_with_lists(cli, ledger);
+        return;
+    }
+    (void)printf("%-16s %s\n%-16s %s\n", "job", cli_text_at(ledger, "job"), "exact", exactness(ledger));
+    (void)printf("%-16s %" PRId64 " of %" PRId64 ", of %" PRId64 " samples each\n", "data epochs",
+                 cli_int_at(ledger, "data_epochs"), cli_int_at(ledger, "data_epochs_wanted"),
+                 cli_int_at(ledger, "samples_per_epoch"));
+    (void)printf("%-16s %" PRId64 ", and %" PRId64 " of validation\n", "steps", cli_int_at(ledger, "steps"),
+                 cli_int_at(ledger, "validations"));
+    (void)printf("%-16s %" PRId64 "\n%-16s %" PRId64 " of %" PRId64 "\n", "samples", cli_int_at(ledger, "samples"),
+                 "records", cli_int_at(ledger, "records"), cli_int_at(ledger, "records_wanted"));
+    for (size_t i = 0; i < json_input_count(errors); i++)
+        (void)printf("%-16s %s\n", "error", cli_shown(json_input_text_at(errors, i)));
+    if (json_input_count(shares) > 0)
+        (void)printf("\n%-20s %12s %12s\n", "WORKER", "MINI-BATCHES", "SAMPLES");
+    for (size_t i = 0; i < json_input_count(shares); i++) {
+        const struct json_value *share = json_input_at(shares, i);
+        char *worker = json_input_dump(json_input_get(share, "worker")); /* of 64 bits without a sign */
+
+        (void)printf("%-20s %12" PRId64 " %12" PRId64 "\n", worker == NULL ? "" : worker, cli_int_at(share, "minibatches"),
+                     cli_int_at(share, "samples"));
+        free(worker);
+    }
 }
 
 int cli_job_ledger(struct cli *cli)

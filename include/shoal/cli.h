@@ -51,7 +51,8 @@ struct shoal_cli_agent {
     const char *libs;         /* FABRIC_HOME */
     const char *log_level;
     bool foreground;
-    bool json; /* doctor */
+    bool json;    /* doctor */
+    bool verbose; /* doctor */
 };
 
 struct shoal_cli_hooks {

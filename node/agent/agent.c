@@ -570,7 +570,7 @@ int agent_main(const struct shoal_cli_agent *options)
             "offers no slots: %s has no torch or tensorflow, or no numpy, which jobs of all frameworks need; start "
             "again with --python and one that has them",
             agent->settings.python);
-    agent_log(agent, "memory: at most %llu MiB, were every table full at once; shoal doctor lists them",
+    agent_log(agent, "memory: at most %llu MiB, were every table full at once; shoal doctor -v lists them",
               (unsigned long long)agent_memory_mib());
     (void)uv_run(&agent->loop, UV_RUN_DEFAULT);
     agent_log(agent, "stops");
@@ -837,7 +837,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
     }
     (void)uv_loop_init(&agent->loop);
     scheduling(agent);
-    code = agent_doctor(agent, options->json);
+    code = agent_doctor(agent, options->json, options->verbose);
     free(agent);
     return code;
 }

@@ -342,7 +342,7 @@ void agent_fault_point(const char *point);
 /* agent_memory.c: what the limits imply, in all and by table. */
 uint64_t agent_memory_mib(void);
 void agent_memory_print(void);
-int agent_doctor(const struct agent *agent, bool json); /* prints, and is the exit code */
+int agent_doctor(const struct agent *agent, bool json, bool verbose); /* prints, and is the exit code */
 
 /* agent_tls.c: for the node's certificate; wipe it after use. */
 void agent_tls_names(const struct shoal_identity *identity, struct shoal_tls_names *names);

@@ -268,7 +268,7 @@ static void look_at_clock(struct doctor *d)
         say(d, "ok", "clock", "the clock is synchronized");
 }
 
-int agent_doctor(const struct agent *agent, bool json)
+int agent_doctor(const struct agent *agent, bool json, bool verbose)
 {
     const struct agent_settings *s = &agent->settings;
     struct doctor d = { .settings = s, .json = json };
@@ -295,7 +295,7 @@ int agent_doctor(const struct agent *agent, bool json)
     say(&d, "ok", "scheduling", "scheduling class: %s", agent->scheduling);
     if (json)
         (void)printf("],\"ok\":%s}\n", d.bad ? "false" : "true");
-    else
+    else if (verbose)
         agent_memory_print();
     return d.bad ? SHOAL_EXIT_FAILED : SHOAL_EXIT_OK;
 }

@@ -631,6 +631,8 @@ def test_command_line(server, tmp_path):
     for words in (("node", "list"), ("top",), ("why", job), ("job", "ledger", job), ("frameworks",), ("status",), ("job", "list")):
         assert run(*words)[0]
         json.loads(run(*words, "--output", "json")[0])
+    ledger = run("job", "ledger", job)[0]
+    assert "exact            yes: every sample" in ledger and re.search(r"^1 +12 +100$", ledger, re.M) and "{" not in ledger, ledger
     assert "does not exist" in run("job", "show", "zzzzz", code=3)[1]
     run("job", "delete", job)
     run("job", "show", job, code=3)

@@ -53,6 +53,8 @@ def checks(*words):
 def test_the_tables_add_up(data):
     assert shoal("init", "--data", data, "--python", sys.executable).returncode == 0
     done = shoal("doctor", "--data", data)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) < 25 and "MiB" not in done.stdout, "short, where nothing is wrong"
+    done = shoal("doctor", "--data", data, "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     total = int(re.search(r"^ok +memory: at most (\d+) MiB", done.stdout, re.M).group(1))
     rows = re.findall(r"^ +(\S.*?) +(\d+) x +(\d+) B +(\d+) KiB$", done.stdout, re.M)
