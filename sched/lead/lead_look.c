@@ -242,12 +242,13 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const struct shoal_job *job = lead->job;
     uint32_t alive = 0, silent = 0;
+    bool twice = lead->target_why[0] != '\0' && strstr(lead->pending, lead->target_why) != NULL;
     char others[256];
     size_t used;
 
     SHOAL_ASSERT(cap > 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
-        if (!lworker_lives(&lead->workers[i]))
+        if (!lworker_lives(&lead->workers[i]) || lead->workers[i].place.slot == SHOAL_SLOT_NONE) /* a driver */
             continue;
         alive++;
         silent += !lead->workers[i].reported;
@@ -261,7 +262,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
                    "%s, led here in term %llu; %u workers live (%u not heard of yet); the allocation yields %u "
                    "slots%s%s%s%s%s%s\n",
                    shoal_job_state_name((enum shoal_job_state)job->state), (unsigned long long)lead->options.term,
-                   alive, silent, lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why,
+                   alive, silent, lead->target, twice || lead->target_why[0] == '\0' ? "" : "\n", twice ? "" : lead->target_why,
                    lead->pending[0] != '\0' ? "\n" : "", lead->pending, lead->cut_off[0] != '\0' ? "\n" : "",
                    lead->cut_off);
     used = strlen(text);

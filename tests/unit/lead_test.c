@@ -722,6 +722,32 @@ static void test_host_silent(void **state)
     finish();
 }
 
+/* Workers are counted without the driver, and a reason is said once. */
+static void test_why_says_each_thing_once(void **state)
+{
+    static char why[2048];
+    const char *first;
+
+    (void)state;
+    start(29, true, 1, 6);
+    w.steps = 500;
+    w_new_lead(&w, 2);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    if (strstr(why, "; 6 workers live") == NULL)
+        fail_msg("%s", why);
+    finish();
+    start(6, false, 2, 2);
+    w.target = 0;
+    w_new_lead(&w, 0);
+    w_run_for(&w, 2 * SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    first = strstr(why, "given");
+    if (first == NULL || strstr(first + 1, "given") != NULL)
+        fail_msg("%s", why);
+    w_deinit(&w);
+}
+
 /* Training that waits for a data connection, though all hosts are well: `why` names both ends, and says when it is over. */
 static void test_why_names_a_data_connection_that_is_waited_for(void **state)
 {
@@ -1248,6 +1274,7 @@ int main(void)
         cmocka_unit_test(test_a_drained_host),
         cmocka_unit_test(test_a_drained_host_without_another),
         cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_why_says_each_thing_once),
         cmocka_unit_test(test_stop_pending),
         cmocka_unit_test(test_freeze_and_thaw),
         cmocka_unit_test(test_script_host_lost),
