@@ -682,7 +682,7 @@ static void test_unpack_through_link(void **state)
 static void test_names_are_bytes(void **state)
 {
     static const char *const names[] = {
-        "gr\xc3\xbc\xc3\x9f" "e.txt", "\xe6\xa8\xa1\xe5\x9e\x8b.py", "latin-\xfc.txt", "half-\xc3", "new\xff\xfe name",
+        "gr\xc3\xbc\xc3\x9fung.txt", "\xe6\xa8\xa1\xe5\x9e\x8b.py", "latin-\xfc.txt", "half-\xc3", "new\xff\xfe name",
     };
     char dir[] = "/tmp/shoal-names-XXXXXX", out[] = "/tmp/shoal-bundle-XXXXXX";
     char path[512], deep[256], packed[1024];
