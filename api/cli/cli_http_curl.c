@@ -54,17 +54,22 @@ static bool load_curl(void)
         { "curl_slist_append", &lib.slist_append },   { "curl_slist_free_all", &lib.slist_free_all },
     };
 
+    void *handle;
+
     if (lib.handle != NULL)
         return true;
-    lib.handle = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; lib.handle != NULL && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-        void *found = dlsym(lib.handle, symbols[i].name);
+    handle = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; handle != NULL && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *found = dlsym(handle, symbols[i].name);
 
-        if (found == NULL)
+        if (found == NULL) {
+            (void)dlclose(handle);
             return false;
+        }
         memcpy(symbols[i].slot, &found, sizeof(found));
     }
-    return lib.handle != NULL;
+    lib.handle = handle; /* all of it is there */
+    return handle != NULL;
 }
 
 struct transfer {
@@ -75,6 +80,7 @@ struct transfer {
     curl_off_t upload_bytes;
     bool too_big;
     bool sink_failed;
+    bool sunk; /* something has gone into the sink */
 };
 
 static size_t on_body(char *bytes, size_t size, size_t count, void *arg)
@@ -84,6 +90,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *arg)
 
     (void)lib.easy_getinfo(transfer->curl, CURLINFO_RESPONSE_CODE, &status);
     if (transfer->call->sink != NULL && status < 400) {
+        transfer->sunk = true;
         transfer->sink_failed = fwrite(bytes, size, count, transfer->call->sink) != count;
         return transfer->sink_failed ? 0 : size * count;
     }
@@ -151,19 +158,21 @@ static bool ask_password(const char *user, char *out, size_t cap)
     struct termios before;
     struct termios hidden;
     FILE *terminal = fopen("/dev/tty", "r+e");
-    bool ok;
+    bool known, ok;
 
     if (terminal == NULL)
         return false;
     (void)fprintf(terminal, "Password of %s: ", user);
     (void)fflush(terminal);
-    if (tcgetattr(fileno(terminal), &before) == 0) {
+    known = tcgetattr(fileno(terminal), &before) == 0;
+    if (known) {
         hidden = before;
         hidden.c_lflag &= ~(tcflag_t)ECHO;
         (void)tcsetattr(fileno(terminal), TCSAFLUSH, &hidden);
     }
     ok = fgets(out, (int)cap, terminal) != NULL;
-    (void)tcsetattr(fileno(terminal), TCSAFLUSH, &before);
+    if (known)
+        (void)tcsetattr(fileno(terminal), TCSAFLUSH, &before);
     (void)fprintf(terminal, "\n");
     (void)fclose(terminal);
     if (ok)
@@ -367,12 +376,26 @@ void cli_refused(const struct cli_answer *answer)
         (void)cli_fail(exit_of_status(answer), "%.*s", (int)strcspn(text, "\r\n"), text);
 }
 
-/* Nothing of the request has reached a node's routes. */
-static bool never_sent(CURLcode code)
+/* Nothing of the request has left: no connection, or none that is trusted, has come about. */
+static bool never_sent(const struct transfer *transfer)
 {
-    return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_URL_MALFORMAT ||
-           code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_PEER_FAILED_VERIFICATION ||
-           code == CURLE_SSL_CONNECT_ERROR;
+    double ready_s = 1;
+    long sent = 1;
+
+    (void)lib.easy_getinfo(transfer->curl, CURLINFO_PRETRANSFER_TIME, &ready_s);
+    (void)lib.easy_getinfo(transfer->curl, CURLINFO_REQUEST_SIZE, &sent);
+    return ready_s <= 0 && sent == 0;
+}
+
+/* The fault is this node's, and the request may be made again: it has not left, or it changes nothing. Who shows a wrong
+ * certificate is no node that is away, and a person has to hear of it. */
+static bool next_may_answer(CURLcode code, const struct transfer *transfer)
+{
+    bool away = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_OPERATION_TIMEDOUT ||
+                code == CURLE_SSL_CONNECT_ERROR || code == CURLE_SEND_ERROR || code == CURLE_RECV_ERROR ||
+                code == CURLE_GOT_NOTHING || code == CURLE_PARTIAL_FILE;
+
+    return away && (never_sent(transfer) || (strcmp(transfer->call->method, "GET") == 0 && !transfer->sunk));
 }
 
 static const char *remedy_of_trust(const struct cli *cli)
@@ -401,7 +424,7 @@ static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, c
     int exit_code = SHOAL_EXIT_UNREACHABLE;
     const char *remedy = "is its agent running? try another node with --node";
 
-    answer->unsent = never_sent(code);
+    answer->unsent = never_sent(transfer);
     if (transfer->too_big) {
         (void)snprintf(answer->fault, sizeof(answer->fault), "the answer is larger than this program takes");
         return hush ? 1 : cli_fail(SHOAL_EXIT_FAILED, "%s", answer->fault);
@@ -410,6 +433,8 @@ static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, c
         return cli_fail(SHOAL_EXIT_FAILED, "the output cannot be written: is the disk full?");
     switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
+        if (answer->unsent)
+            break; /* there was no connection to wait on */
         exit_code = SHOAL_EXIT_TIMEOUT;
         remedy = "no answer in time; give it longer with --timeout, or try another node with --node";
         break;
@@ -521,12 +546,12 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
     int result;
     size_t node_len = strlen(node);
 
+    *try_next = false;
     while (node_len > 0 && node[node_len - 1] == '/')
         node_len--;
     (void)snprintf(url, sizeof(url), "%s%.*s%s", with_scheme(node), (int)node_len, node, call->path);
     result = cli_trust_ready(cli, node);
     if (result != SHOAL_EXIT_OK) {
-        *try_next = false;
         answer->unsent = true;
         return result;
     }
@@ -553,7 +578,7 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
         (void)lib.easy_getinfo(transfer.curl, CURLINFO_RESPONSE_CODE, &answer->status);
         if (shoal_buf_append(&answer->body, "", 1) == SHOAL_OK) /* a NUL beyond its length */
             answer->body.len--;
-        *try_next = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST;
+        *try_next = next_may_answer(code, &transfer);
         if (code != CURLE_OK)
             result = exit_of_curl(cli, code, url, &transfer, hush);
         else if (answer->status >= 400)
@@ -567,6 +592,15 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
     lib.slist_free_all(headers);
     lib.easy_cleanup(transfer.curl);
     return result;
+}
+
+/* What has no text has been said where it happened. */
+static void say_hushed(const struct cli_answer *answer, int code)
+{
+    if (answer->fault[0] != '\0')
+        (void)cli_fail(code, "%s", answer->fault);
+    else if (answer->status >= 400)
+        cli_refused(answer);
 }
 
 int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *answer, bool hush)
@@ -590,8 +624,8 @@ int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *an
             *comma = '\0';
         cli_answer_free(answer);
         result = call_one(cli, at, call, answer, hush || comma != NULL, &try_next);
-        if (!try_next && result != SHOAL_EXIT_OK && comma != NULL && !hush && answer->status >= 400)
-            cli_refused(answer);
+        if (!try_next && result != SHOAL_EXIT_OK && comma != NULL && !hush)
+            say_hushed(answer, result);
         at = comma == NULL ? NULL : comma + 1;
         if (result == SHOAL_EXIT_OK)
             break;

@@ -208,7 +208,7 @@ int cli_find_service(struct cli *cli, bool *said)
 
     service_path(cli, path, sizeof(path));
     code = cli_call(cli, &call, &answer, true);
-    *said = answer.status == 0 && (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE);
+    *said = answer.status == 0 && answer.fault[0] == '\0' && (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE);
     cli_answer_free(&answer);
     return code;
 }

@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import socket
 import subprocess
+import threading
 
 import pytest
 
@@ -39,3 +41,90 @@ def test_a_group_has_help_of_its_own_however_it_is_asked(shoal, group):
 def test_who_has_no_token_is_told_so_once(shoal, words):
     done = shoal(*words.split())
     assert done.returncode == 4 and done.stderr.count("shoal logon USER") == 1, done.stderr
+
+
+NONE = b'{"jobs":[],"complete":true}'
+
+
+class Node(threading.Thread):
+    """A node of a kind: `answers` every request that there are no jobs, `closes` each connection as it comes, `drops` each after its request,
+    `breaks` each within the answer; `deaf` takes none."""
+
+    def __init__(self, kind):
+        super().__init__(daemon=True)
+        self.kind, self.requests, self.socket = kind, [], socket.create_server(("127.0.0.1", 0))
+        self.at = "127.0.0.1:%d" % self.socket.getsockname()[1]
+        if kind != "deaf":
+            self.start()
+
+    def run(self):
+        while True:
+            try:
+                conn, _ = self.socket.accept()
+            except OSError:
+                return
+            with conn:
+                if self.kind != "closes":
+                    self.answer(conn)
+
+    def answer(self, conn):
+        head = b""
+        while b"\r\n\r\n" not in head and (more := conn.recv(65536)):
+            head += more
+        self.requests.append(head)
+        if self.kind == "answers":
+            conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(NONE), NONE))
+        elif self.kind == "breaks":
+            conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n[")
+
+
+@pytest.fixture
+def node():
+    made = []
+
+    def make(kind):
+        made.append(Node(kind))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.socket.close()
+
+
+AS = ("--user", "u", "--password", "p", "--insecure")
+
+
+@pytest.mark.parametrize("kind,scheme", [
+    ("deaf", "https://"), ("closes", "https://"), ("closes", "http://"), ("drops", "http://"), ("breaks", "http://"),
+])
+def test_the_next_node_is_asked_where_one_does_not_answer(shoal, node, kind, scheme):
+    """Nothing has reached the one, or the question was a GET. A deaf one is given up when no connection comes about in time."""
+    bad, good = node(kind), node("answers")
+    done = shoal("job", "list", "--output", "json", "--node", "%s%s,http://%s" % (scheme, bad.at, good.at), *AS)
+    assert done.returncode == 0 and '"jobs":[]' in done.stdout and done.stderr == "", done
+
+
+def test_an_order_that_may_have_arrived_goes_to_no_other_node(shoal, node):
+    bad, good = node("drops"), node("answers")
+    done = shoal("job", "stop", "shoal-38h09hnk0tmdndh5", "--node", "http://%s,http://%s" % (bad.at, good.at), *AS)
+    assert done.returncode == 5 and bad.at in done.stderr and done.stderr.count("\n") == 1, done
+    assert sum(head.startswith(b"POST") for head in bad.requests) == 1
+    assert not any(head.startswith(b"POST") for head in good.requests)
+
+
+def test_the_last_of_several_says_why_none_has_answered(shoal, node):
+    first, last = node("closes"), node("deaf")
+    done = shoal("job", "list", "--node", "https://%s,https://%s" % (first.at, last.at), "--timeout", "1", *AS)
+    assert done.returncode == 5 and last.at in done.stderr and done.stderr.count("\n") == 1, done
+
+
+def test_a_fault_of_this_side_is_told_once_and_asks_no_other_node(shoal, node):
+    good = node("answers")
+    told = {"--password-file": (2, ("--user", "u", "--password-file", "/none", "--insecure")), "gopher": (2, AS)}
+    for text, (code, options) in told.items():
+        first = "gopher://127.0.0.1" if text == "gopher" else "http://" + good.at
+        done = shoal("job", "list", "--node", "%s,http://%s" % (first, good.at), *options)
+        assert done.returncode == code and text in done.stderr and done.stderr.count("\n") == 1, done
+    assert good.requests == []
+    done = shoal("why", "x", "--node", "gopher://127.0.0.1", *AS)
+    assert done.returncode == 2 and "gopher" in done.stderr and done.stderr.count("\n") == 1, done
