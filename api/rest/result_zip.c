@@ -330,16 +330,24 @@ static void zip_step(struct http_request *request)
     send_piece(zip, zip_ended);
 }
 
+/* It leads to nothing outside the folder into which the zip is unpacked. */
 static bool path_is_safe(const char *path)
 {
-    return path[0] != '\0' && path[0] != '/' && strlen(path) < 4096 && strstr(path, "..") == NULL;
+    if (path[0] == '\0' || path[0] == '/' || strlen(path) >= 4096)
+        return false;
+    for (const char *part = path; part != NULL; part = strchr(part, '/')) {
+        part += part[0] == '/' ? 1 : 0;
+        if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == '\0'))
+            return false;
+    }
+    return true;
 }
 
 static bool is_wanted(const struct zip *zip, const char *path)
 {
     size_t len = strlen(zip->below);
 
-    return path_is_safe(path) && (len == 0 || (strncmp(path, zip->below, len) == 0 && path[len] == '/'));
+    return len == 0 || (strncmp(path, zip->below, len) == 0 && path[len] == '/');
 }
 
 static void say_empty(struct http_request *request, const struct zip *zip)
@@ -358,6 +366,7 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     struct zip *zip = arg;
     struct http_request *request = zip->request;
     uint64_t length;
+    bool all = err == SHOAL_OK && msg->text[0] == '\0';
 
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, zip->not_found);
@@ -370,6 +379,10 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     for (size_t i = 0; zip->files != NULL && i < count; i++) {
         if (!is_wanted(zip, files[i].path))
             continue;
+        if (!path_is_safe(files[i].path)) {
+            all = false;
+            continue;
+        }
         zip->files[zip->count++] = (struct zip_file){ .index = i,
                                                       .path = files[i].path,
                                                       .bytes = files[i].bytes,
@@ -393,7 +406,7 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     http_header_add(request, "Content-Disposition", "attachment;filename=dlpd-model-%s-result.zip;size=%" PRIu64,
                     request->params[0], length);
     if (!zip->of_execs)
-        http_header_add(request, "Shoal-Complete", "%s", msg->text[0] == '\0' ? "true" : "false");
+        http_header_add(request, "Shoal-Complete", "%s", all ? "true" : "false");
     http_stream_start(request, 200, "application/zip", length);
     zip_step(request);
 }

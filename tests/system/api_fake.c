@@ -401,12 +401,15 @@ static void fake_result(void *ctx, const struct shoal_user *caller, const char *
     struct shoal_msg msg = { "" };
     enum shoal_err err;
     struct fake_job *job = find(ctx, caller, id, &err, &msg);
-    struct shoal_result_file files[2] = { { .path = "model/bundle", .mtime_s = 1700000000 },
-                                          { .path = "log/app.task/stdout", .bytes = 5, .mtime_s = 1700000000 } };
+    struct shoal_result_file files[4] = { { .path = "model/bundle", .mtime_s = 1700000000 },
+                                          { .path = "log/app.task/stdout", .bytes = 5, .mtime_s = 1700000000 },
+                                          { .path = "log/loss..csv", .bytes = 5, .mtime_s = 1700000000 },
+                                          { .path = "log/../../out", .bytes = 5, .mtime_s = 1700000000 } };
 
     if (job != NULL)
         files[0].bytes = job->bundle_bytes;
-    done(arg, err, &msg, (struct shoal_result *)(void *)job, files, 2);
+    done(arg, err, &msg, (struct shoal_result *)(void *)job, files,
+         job == NULL ? 0 : strcmp(job->app_name, "dots") == 0 ? 3 : strcmp(job->app_name, "outside") == 0 ? 4 : 2);
 }
 
 static void fake_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
@@ -414,10 +417,10 @@ static void fake_read(void *ctx, struct shoal_result *result, size_t file, uint6
 {
     struct fake_job *job = (struct fake_job *)(void *)result;
     uint8_t *bytes = malloc(bytes_max);
-    ssize_t got = file == 1 ? 5 : pread(job->bundle_fd, bytes, bytes_max, (off_t)offset);
+    ssize_t got = file >= 1 ? 5 : pread(job->bundle_fd, bytes, bytes_max, (off_t)offset);
 
     (void)ctx;
-    if (file == 1)
+    if (file >= 1)
         memcpy(bytes, "hello", 5);
     if (got < 0)
         done(arg, SHOAL_ERR_STORAGE, &(struct shoal_msg){ "gone" }, (struct shoal_view){ 0 });

@@ -415,9 +415,9 @@ def test_continue(server):
             answer += got
 
 
-def submit(server, content=b"print(1)"):
+def submit(server, content=b"print(1)", more=""):
     client = server.client()
-    client.request("POST", BASE + "/execs/" + ARGS, multipart([("file", "x.tar", archive({"md/main.py": content}))]),
+    client.request("POST", BASE + "/execs/" + ARGS + more, multipart([("file", "x.tar", archive({"md/main.py": content}))]),
                    {"Authorization": BASIC, "Content-Type": TYPE})
     answer = client.getresponse()
     text = answer.read()
@@ -483,6 +483,16 @@ def test_log_and_result(server):
     check_engines(server, engines, [newest, job])
     everything = zipfile.ZipFile(io.BytesIO(server.get("/v1/jobs/%s/result" % job)[1]))
     assert everything.namelist() == ["model/bundle", "log/app.task/stdout"]
+
+
+@pytest.mark.parametrize("name,complete", [("dots", "true"), ("outside", "false")])
+def test_two_dots_in_a_name_are_part_of_it_and_what_lies_outside_is_told_as_missing(server, name, complete):
+    job = submit(server, more="%20--appName%20" + name)
+    wait_end(server, job)
+    answer, body = server.get("/v1/jobs/%s/result" % job)
+    with zipfile.ZipFile(io.BytesIO(body)) as packed:
+        assert packed.namelist() == ["model/bundle", "log/app.task/stdout", "log/loss..csv"]
+    assert answer.getheader("Shoal-Complete") == complete
 
 
 def test_clients_that_break_off(server):
