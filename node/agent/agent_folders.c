@@ -11,7 +11,8 @@
  * does nothing cost an agent.
  *
  * F1. Only folders without a file in them are left to another job, once nobody of the first job is there: its runner has
- *     ended, and so has all that it started (R2 of runner.c).
+ *     ended, and so has all that it started (R2 of runner.c). They are as this agent makes them, in mode and attributes, too:
+ *     a job may change what is its own, and spoils nothing for the next one.
  * F2. What is in spare/ is of this agent's life alone: at its start all of it goes to gone/, which is removed beside the loop.
  * F3. jobs/<id>/tmp is the job's TMPDIR. What a killed process has left there goes, through spare/, once nobody of the job
  *     is on this host: in /tmp it would stay. Where a socket's name would not fit behind its path any more, /tmp it is. */
@@ -23,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "shoal/below.h"
@@ -155,11 +157,51 @@ void agent_folders_log(struct agent_job *job, const char *path)
 
 /* ---- left ---- */
 
-/* Is nothing in the folder but folders of these names (and of files: those of `files`)? */
+/* Nothing but the system's own labels. An access list, for one, may forbid what the mode allows. */
+static bool has_no_attributes(int fd)
+{
+    char names[256];
+    ssize_t len = flistxattr(fd, names, sizeof(names));
+
+    if (len < 0)
+        return errno == ENOTSUP;
+    for (const char *name = names; name < names + len; name += strlen(name) + 1)
+        if (strncmp(name, "security.", 9) != 0)
+            return false;
+    return true;
+}
+
+/* A folder, no link to one, that is as agent_folders_make() makes it. */
+static DIR *open_as_made(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat facts;
+    DIR *dir = NULL;
+
+    if (fd >= 0 && fstat(fd, &facts) == 0 && (facts.st_mode & 0777) == 0700 && has_no_attributes(fd))
+        dir = fdopendir(fd);
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
+    return dir;
+}
+
+/* A file that the next job's agent or runner can write, and no link to another; or none. */
+static bool is_file_as_made(const char *folder, const char *name)
+{
+    char path[AGENT_PATH_BYTES + 200];
+    struct stat facts;
+
+    (void)snprintf(path, sizeof(path), "%.511s/%.180s", folder, name);
+    if (lstat(path, &facts) != 0)
+        return errno == ENOENT;
+    return S_ISREG(facts.st_mode) && (facts.st_mode & 0777) == 0600 && facts.st_nlink == 1;
+}
+
+/* Is it a folder as this agent makes it, with nothing in it but what has one of these names? */
 static bool holds_only(const char *path, const char *const *names, unsigned count)
 {
     const struct dirent *entry;
-    DIR *dir = opendir(path);
+    DIR *dir = open_as_made(path);
     bool only = dir != NULL;
 
     while (only && (entry = readdir(dir)) != NULL) {
@@ -190,7 +232,8 @@ static bool is_silent(const struct agent *agent, const struct agent_job *job, co
     char path[AGENT_PATH_BYTES + 200];
 
     agent_job_folder(agent, job->id, path, sizeof(path));
-    if (!holds_only(path, kept, 4) || !is_empty_below(path, "tmp") || !holds_only(job->result_dir, result, 4))
+    if (!holds_only(path, kept, 4) || !is_empty_below(path, "tmp") || !is_file_as_made(path, "alive") ||
+        !is_file_as_made(path, "spec") || !holds_only(job->result_dir, result, 4))
         return false;
     for (unsigned i = 0; i < 4; i++)
         if (i != 2 && !is_empty_below(job->result_dir, result[i]))
