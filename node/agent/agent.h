@@ -411,6 +411,8 @@ void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal
 bool agent_bundle_now(struct shoal_hash hash, agent_bundle_fn *done, void *arg);
 void agent_bundle_cut(struct shoal_job_id job);  /* the group's log is about to lose its first entries */
 void agent_bundle_drop(struct shoal_job_id job); /* the group is gone */
+/* The job is gone from this host: it holds no blob any more, nor will what is being put for it be held. */
+void agent_bundle_let_go(struct agent *agent, struct shoal_job_id job);
 void agent_fetch(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
                  const struct shoal_node_id *sources, unsigned source_count);
 void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call);

@@ -8,7 +8,8 @@
  * B2. A bundle that waits is put before its group's log is cut behind a snapshot, and dropped with the group.
  * B3. When too many wait, the store gets them at once; what the store refuses waits and is tried again.
  * B4. After a restart the core asks for all of it again.
- * B5. A burst of submits fills the table: what waits is found by its job or its hash, never by a walk. */
+ * B5. A burst of submits fills the table: what waits is found by its job or its hash, never by a walk.
+ * B6. Of a job that is gone nothing is held: a put that is under way ends in a hold, which is let go of then. */
 #include "agent.h"
 
 #include "shoal/banned.h"
@@ -38,6 +39,7 @@ struct late {
     struct shoal_buf bytes;
     struct waiter *waiters;
     bool putting;
+    bool let_go; /* B6 */
     bool said; /* that it failed */
 };
 
@@ -106,7 +108,12 @@ static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, s
     late->putting = false;
     bundles.waiting++;
     tell_waiters(late, err, err == SHOAL_OK ? "" : msg->text);
-    if (err == SHOAL_OK) {
+    if (late->let_go && err == SHOAL_OK &&
+        shoal_blobs_release(late->agent->blobs, late->job, late->hash, NULL, NULL) != SHOAL_OK) {
+        bundles.came_ms = uv_now(&late->agent->loop);
+        return; /* the store is busy: a turn puts it again, and lets go again */
+    }
+    if (err == SHOAL_OK || late->let_go) {
         unlink_late(late);
         return;
     }
@@ -217,4 +224,12 @@ void agent_bundle_drop(struct shoal_job_id job)
         if (shoal_job_id_equal(late->job, job) && !late->putting)
             unlink_late(late);
     }
+}
+
+void agent_bundle_let_go(struct agent *agent, struct shoal_job_id job)
+{
+    agent_bundle_drop(job);
+    for (struct late *late = *job_bucket(job); late != NULL; late = late->job_next)
+        late->let_go = late->let_go || shoal_job_id_equal(late->job, job);
+    shoal_ignore(shoal_blobs_release(agent->blobs, job, (struct shoal_hash){ { 0 } }, NULL, NULL));
 }

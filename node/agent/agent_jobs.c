@@ -59,7 +59,7 @@ void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *p
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
     shoal_job_id_text(id, text);
-    (void)snprintf(path, cap, "%s/jobs/%s", agent->settings.data, text);
+    (void)snprintf(path, cap, "%.400s/jobs/%s", agent->settings.data, text);
 }
 
 /* Its place in the table, without its folder. */
@@ -465,7 +465,7 @@ void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep)
         return;
     }
     agent_job_folder(agent, id, folder, sizeof(folder));
-    shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
+    agent_bundle_let_go(agent, id);
     agent_folders_remove(agent, folder, "");
 }
 
@@ -482,7 +482,7 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
     }
     if (results[0] == '\0')
         agent_find_result_dir(agent, id, results);
-    shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
+    agent_bundle_let_go(agent, id);
     agent_tree_deleted(agent, id);
     agent_folders_remove(agent, folder, results);
 }

@@ -181,12 +181,32 @@ static void test_a_cut_puts_and_an_end_drops(void **state)
     assert_false(agent_bundle_now(third, on_asked, f));
 }
 
+static void test_what_is_being_put_for_a_job_that_goes_is_held_by_nobody(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_hash first;
+
+    first = put(f, job_a, 1); /* it comes alone: the store has it */
+    (void)put(f, job_b, 2);
+    assert_true(agent_bundle_now(first, on_asked, f));
+    agent_bundle_let_go(f->agent, job_a);
+    RUN_UNTIL(f, queued(f) == 0);
+    assert_int_equal(f->told, 1);
+    assert_int_equal(f->err, SHOAL_OK);
+    assert_int_equal(held(f), 0);
+    assert_false(agent_bundle_now(first, on_asked, f));
+    agent_bundle_cut(job_b);
+    RUN_UNTIL(f, queued(f) == 0);
+    assert_int_equal(held(f), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_of_a_burst_all_but_the_first_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_asks_for_one_that_waits_gets_it, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_cut_puts_and_an_end_drops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_being_put_for_a_job_that_goes_is_held_by_nobody, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
