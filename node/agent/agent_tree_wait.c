@@ -95,14 +95,15 @@ static void one_less(struct awaiting *a)
     free(a);
 }
 
-/* Who cannot be reached has nothing more to say. */
+/* Who cannot be reached has nothing more to say. Who was not asked, since too much waits here, or does not say it in time, may
+ * have files. */
 static void on_settled(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct awaiting *a = arg;
 
     (void)msg;
     (void)answer;
-    a->late = a->late || err == SHOAL_ERR_TIMEOUT;
+    a->late = a->late || err == SHOAL_ERR_TIMEOUT || err == SHOAL_ERR_FULL;
     one_less(a);
 }
 

@@ -1,7 +1,10 @@
+#include "shoal/hash.h"
 #include "shoal/link.h"
 #include "shoal/rand.h"
 
+#include "node/agent/agent.h"
 #include "node/link/link_conn_uv.h"
+#include "node/link/peer_call.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -41,6 +44,7 @@ struct end {
     bool echo;
     bool stop_on_frame;
     bool intrudes;
+    bool mute; /* what comes is not looked at */
     uv_loop_t *loop; /* NULL: the fixture's; another one can be frozen */
 };
 
@@ -53,6 +57,7 @@ struct fixture {
     bool quick_idle; /* and short silences */
     bool impatient;  /* the second one has all the time of the world, the first one has not */
     uv_loop_t second;
+    struct agent *agent; /* NULL: a case of links alone */
 };
 
 /* A BULK connection of another session, before the right one: of a link that was there before, it may come late. */
@@ -94,6 +99,8 @@ static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane,
     struct end *end = arg;
     bool intact = true;
 
+    if (end->mute)
+        return;
     for (size_t i = 4; i < frame.len && intact; i++)
         intact = frame.bytes[i] == (uint8_t)(i * 7 + frame.len);
     end->frames++;
@@ -233,6 +240,11 @@ static int teardown(void **state)
     for (unsigned i = 0; i < 3; i++)
         stop(f, i);
     loop_end(&f->loop);
+    if (f->agent != NULL) {
+        shoal_sched_destroy(f->agent->sched);
+        free(f->agent->calls);
+        free(f->agent);
+    }
     free(f);
     return 0;
 }
@@ -939,6 +951,64 @@ static void a_stop_at_any_point_leaves_nothing_open(void **state)
     }
 }
 
+static void on_answer(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    (void)msg;
+    (void)answer;
+    *(enum shoal_err *)arg = err;
+}
+
+static void on_all(void *arg, bool all)
+{
+    static const char *const said[] = { "some are late", "all are here" };
+
+    *(const char **)arg = said[all ? 1 : 0];
+}
+
+static struct shoal_hash hash_of(void *arg, struct shoal_view bytes)
+{
+    (void)arg;
+    return shoal_hash_of(bytes);
+}
+
+static bool verify_none(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
+                        const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    (void)arg, (void)key, (void)bytes, (void)signature;
+    return false;
+}
+
+/* agent_tree_wait.c: files of a host that was not asked may be missing, and who is away has nothing more to say. */
+static void files_of_a_host_that_could_not_be_asked_are_late(void **state)
+{
+    static enum shoal_err last;
+    const struct shoal_job_id job = { { 1 } };
+    struct fixture *f = *state;
+    struct shoal_sched_options options = { .self = node(f, 0), .incarnation = { 1, 1, 0 }, .groups_max = 1,
+                                           .env = { .hash = hash_of, .verify = verify_none } };
+    const char *said = "";
+
+    f->agent = calloc(1, sizeof(*f->agent));
+    assert_non_null(f->agent);
+    f->ends[1].mute = true;
+    link_two(f);
+    shoal_rand_init(&options.chance, 1);
+    assert_int_equal(shoal_sched_create(&f->agent->sched, &options), SHOAL_OK);
+    f->agent->identity = f->ends[0].identity;
+    f->agent->calls = peer_calls_create(&f->loop, f->ends[0].link);
+    f->agent->ran[0].job = job;
+    f->agent->ran[0].hosts[0] = node(f, 2);
+    f->agent->ran[0].host_count = 1;
+    agent_tree_await(f->agent, job, false, 1000, on_all, &said);
+    assert_string_equal(said, "all are here");
+    f->agent->ran[0].hosts[0] = node(f, 1);
+    for (last = SHOAL_OK; last == SHOAL_OK;)
+        peer_ask(f->agent->calls, node(f, 1), PEER_PUSH_FILE, shoal_view_text("x"), 60 * SHOAL_S, on_answer, &last);
+    assert_int_equal(last, SHOAL_ERR_FULL);
+    agent_tree_await(f->agent, job, false, 1000, on_all, &said);
+    assert_string_equal(said, "some are late");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -969,6 +1039,7 @@ int main(void)
         CASE(nobody_is_believed_with_another_nodes_key),
         CASE(an_idle_link_stays_and_a_silent_one_goes_down),
         CASE(a_restarted_peer_takes_the_place_of_its_old_link),
+        CASE(files_of_a_host_that_could_not_be_asked_are_late),
     };
 
     (void)signal(SIGPIPE, SIG_IGN); /* as the agent does */
