@@ -401,6 +401,19 @@ static enum shoal_err find_kernel(struct submit_job *j)
     return SHOAL_OK;
 }
 
+/* The next file of the package: what would be too much is not begun. */
+static enum shoal_err begin_file(struct submit_job *j, const char *path, uint64_t bytes, struct shoal_msg *msg)
+{
+    uint64_t before = j->submit->upload.bytes + j->out.len;
+
+    if (before > SHOAL_PACKAGE_BYTES_MAX || bytes > SHOAL_PACKAGE_BYTES_MAX - before)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                          "the package is larger than the 2 GiB that one may have; leave out what the model does not need");
+    if (put_name(&j->out, path, bytes) != SHOAL_OK)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory; try again later");
+    return SHOAL_OK;
+}
+
 static enum shoal_err flush(struct submit_job *j)
 {
     size_t at = 0;
@@ -450,7 +463,7 @@ static enum shoal_err copy_entry(void *arg, const char *path, bool is_dir, struc
     same = find_path(j, path);
     if ((same < j->count && j->chosen[same]) || (strcmp(path, "model.json") == 0 && !j->own_model_json))
         return SHOAL_OK; /* J2 */
-    err = put_name(&j->out, path, place.bytes);
+    err = begin_file(j, path, place.bytes, &j->msg);
     if (err == SHOAL_OK)
         err = copy_content(j, place);
     return err == SHOAL_OK ? put_padding(&j->out, place.bytes) : err;
@@ -668,7 +681,7 @@ static void next_piece(struct submit_job *j)
     static const char zeros[2 * BLOCK];
     const struct shoal_backend *backend = &j->submit->request->http->backend;
     enum shoal_err err = SHOAL_OK;
-    struct shoal_msg msg;
+    struct shoal_msg msg = { "out of memory; try again later" };
 
     j->out.len = 0;
     j->written = 0;
@@ -676,21 +689,15 @@ static void next_piece(struct submit_job *j)
         if (j->chosen[j->at] && j->files[j->at].bytes > 0)
             err = put_padding(&j->out, j->files[j->at].bytes);
         else if (j->chosen[j->at])
-            err = put_name(&j->out, j->files[j->at].path + j->strip, 0);
+            err = begin_file(j, j->files[j->at].path + j->strip, 0, &msg);
         j->offset = 0;
         j->at++;
     }
     if (err == SHOAL_OK && j->at < j->count && j->offset == 0)
-        err = put_name(&j->out, j->files[j->at].path + j->strip, j->files[j->at].bytes);
+        err = begin_file(j, j->files[j->at].path + j->strip, j->files[j->at].bytes, &msg);
     if (err == SHOAL_OK && j->at == j->count && !j->last)
         err = shoal_buf_append(&j->out, zeros, sizeof(zeros));
-    if (err == SHOAL_OK && j->submit->upload.bytes > SHOAL_PACKAGE_BYTES_MAX)
-        err = SHOAL_ERR_TOO_BIG;
     if (err != SHOAL_OK) {
-        (void)shoal_fail(&msg, err, "%s",
-                         err == SHOAL_ERR_TOO_BIG ? "the package is larger than the 2 GiB that one may have; leave out what the model "
-                                                    "does not need"
-                                                  : "out of memory");
         job_failed(j, err, &msg);
     } else if (j->at < j->count) {
         uint64_t left = j->files[j->at].bytes - j->offset;

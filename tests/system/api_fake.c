@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
@@ -16,11 +17,14 @@
 #include "shoal/bundle.h"
 #include "shoal/http.h"
 #include "shoal/token.h"
+#include "shoal/wire.h"
 
 #include "shoal/banned.h"
 
 #define JOBS_MAX 4096
 #define REVOKED_MAX 64
+
+#define VAST (3ull << 30) /* more than a package may have */
 
 struct fake_job {
     struct shoal_job_id id;
@@ -44,6 +48,7 @@ struct fake {
     uv_signal_t signal;
     uv_signal_t interrupt;
     struct shoal_http *http;
+    int vast_fd;
     uint64_t wait_ms;
     uint64_t run_ms;
     struct fake_job jobs[JOBS_MAX];
@@ -408,6 +413,13 @@ static void fake_result(void *ctx, const struct shoal_user *caller, const char *
 
     if (job != NULL)
         files[0].bytes = job->bundle_bytes;
+    if (job != NULL && strncmp(job->app_name, "vast", 4) == 0) {
+        static struct shoal_result_file one = { .path = "model/a.pt" };
+
+        one.bytes = strcmp(job->app_name, "vast") == 0 ? VAST : 5;
+        done(arg, err, &msg, (struct shoal_result *)(void *)job, &one, 1);
+        return;
+    }
     done(arg, err, &msg, (struct shoal_result *)(void *)job, files,
          job == NULL ? 0 : strcmp(job->app_name, "dots") == 0 ? 3 : strcmp(job->app_name, "outside") == 0 ? 4 : 2);
 }
@@ -570,15 +582,36 @@ static struct shoal_view fake_document(void)
 }
 
 /* No files were submitted. */
+/* bundle.h: of two files, of which one is so large; all of it is a hole. */
+static int vast_bundle(void)
+{
+    uint8_t head[128];
+    struct shoal_writer w = shoal_writer_init(head, sizeof(head));
+    static const char *const names[] = { "md/main.py", "md/vast" };
+    int fd = memfd_create("bundle", MFD_CLOEXEC);
+
+    shoal_put_raw(&w, SHOAL_BUNDLE_MAGIC, 8);
+    shoal_put_u32(&w, 1);
+    shoal_put_u32(&w, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        shoal_put_u16(&w, (uint16_t)strlen(names[i]));
+        shoal_put_raw(&w, names[i], strlen(names[i]));
+        shoal_put_u32(&w, 0644);
+        shoal_put_u64(&w, i == 0 ? 0 : VAST);
+    }
+    SHOAL_ASSERT(fd >= 0 && !w.failed && write(fd, head, w.len) == (ssize_t)w.len &&
+                 ftruncate(fd, (off_t)(w.len + VAST)) == 0);
+    return fd;
+}
+
 static void fake_bundle(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_bundle_fn *done,
                         void *arg)
 {
-    const struct shoal_msg msg = { "" };
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    const struct fake_job *job = find(ctx, caller, id, &err, &msg);
 
-    (void)ctx;
-    (void)caller;
-    (void)id;
-    done(arg, SHOAL_OK, &msg, -1);
+    done(arg, err, &msg, job != NULL && strcmp(job->app_name, "vast-code") == 0 ? dup(((struct fake *)ctx)->vast_fd) : -1);
 }
 
 static void fake_service_look(void *ctx, const struct shoal_user *caller, const char *name,
@@ -845,6 +878,7 @@ int main(int argc, char **argv)
     }
     fake.wait_ms = speed == NULL ? 1000 : strtoull(speed, NULL, 10);
     fake.run_ms = 3 * fake.wait_ms;
+    fake.vast_fd = vast_bundle(); /* before a limit on the size of files */
     options.port = (uint16_t)atoi(argv[1]);
     options.spool_dir = argv[2];
     options.tls_dir = argv[2];

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import re
 import signal
 import socket
@@ -493,6 +494,14 @@ def test_two_dots_in_a_name_are_part_of_it_and_what_lies_outside_is_told_as_miss
     with zipfile.ZipFile(io.BytesIO(body)) as packed:
         assert packed.namelist() == ["model/bundle", "log/app.task/stdout", "log/loss..csv"]
     assert answer.getheader("Shoal-Complete") == complete
+
+
+@pytest.mark.parametrize("vast", ["vast", "vast-code"])
+def test_a_package_of_a_job_that_is_too_large_is_refused_before_it_is_copied(server, vast):
+    job = submit(server, more="%20--appName%20" + vast)
+    wait_end(server, job)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    assert "larger than the 2 GiB" in asks(server, "ada", "POST", "/v1/services/echo?from_job=" + job, status=413)
 
 
 def test_clients_that_break_off(server):
