@@ -323,9 +323,11 @@ bool shoal_bundle_is_archive(const uint8_t *head, size_t len) { return kind_of(h
 /* A tar ends with zero blocks; without them it was cut between two entries, which its reader does not notice. */
 static enum shoal_err check_tar_end(struct bundler *b, const struct shoal_bundle_upload *upload)
 {
-    uint8_t block[512];
-    enum shoal_err err = bundle_read_all(upload->fd, block, sizeof(block), upload->bytes - sizeof(block), b->msg);
+    uint8_t block[512] = { 1 }; /* where not even one is whole */
+    enum shoal_err err = SHOAL_OK;
 
+    if (upload->bytes >= sizeof(block))
+        err = bundle_read_all(upload->fd, block, sizeof(block), upload->bytes - sizeof(block), b->msg);
     if (err == SHOAL_OK && !sodium_is_zero(block, sizeof(block)))
         err = shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
                          "upload: the archive has no end mark: it was cut short, pack and send it again");

@@ -399,6 +399,24 @@ static void test_zips_made_by_hand(void **state)
     expect_refused(zip_of(false, AE_IFSOCK), "x.zip", "a device, pipe or socket");
 }
 
+/* Its mark is there, and no whole block is. */
+static void test_a_tar_cut_within_its_first_block(void **state)
+{
+    uint8_t head[511] = "main.py";
+
+    (void)state;
+    memcpy(head + 257, "ustar", 5);
+    for (size_t len = 262; len < 512; len += 83) {
+        struct shoal_bundle_info info;
+        struct shoal_msg msg;
+        int fd = file_of(head, len), bundle;
+
+        assert_int_equal(make(fd, "x.tar", "", &bundle, &info, &msg), SHOAL_ERR_MALFORMED);
+        assert_non_null(strstr(msg.text, "cut short"));
+        (void)close(fd);
+    }
+}
+
 static void test_not_archives(void **state)
 {
     (void)state;
@@ -727,7 +745,9 @@ int main(void)
         cmocka_unit_test(test_names_are_bytes),
         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_made_by_hand), cmocka_unit_test(test_zips_made_by_hand),
+        cmocka_unit_test(test_made_by_hand),
+        cmocka_unit_test(test_zips_made_by_hand),
+        cmocka_unit_test(test_a_tar_cut_within_its_first_block),
         cmocka_unit_test(test_not_archives),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_damaged),
