@@ -4,7 +4,9 @@
  *                                                                      less than the bound
  *                                         --> nowhere                    beyond it; one line in each file says so
  *
- * L1. The runner's loop never touches a log: a disk that hangs holds neither a lease nor a signal, only this thread.
+ * L1. What is printed is written by this thread alone, and the loop waits for it nowhere: while workers run, a disk that
+ *     hangs holds neither a lease nor a signal. At a worker's start the loop itself makes the folder and opens a log that is
+ *     there, since a start whose output would be lost is refused: a disk that hangs then does hold it.
  * L2. The exit of a worker is reported after its output is in its files (SYNC), so who reads a log after the end of its
  *     job reads all of it. The runner waits for that with a deadline of its own.
  * L3. A file is made with the first byte that is for it: most short jobs print nothing, and to make a file is the most
@@ -371,6 +373,7 @@ static int pipe_to(struct runner_logs *logs, uint64_t worker_id, const char *pat
 {
     struct note note = { .worker_id = worker_id, .bytes_max = logs->bytes_max, .stream = stream };
     int ends[2];
+    int err;
 
     (void)snprintf(note.path, sizeof(note.path), "%s", path);
     note.file = log_open(path, 0);
@@ -383,12 +386,14 @@ static int pipe_to(struct runner_logs *logs, uint64_t worker_id, const char *pat
     }
     note.pipe = ends[0];
     if (fcntl(note.pipe, F_SETFL, O_NONBLOCK) == 0 &&
-        send(logs->socket, &note, sizeof(note), MSG_NOSIGNAL) == (ssize_t)sizeof(note))
+        send(logs->socket, &note, sizeof(note), MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(note))
         return ends[1];
+    err = errno;
     if (note.file >= 0)
         (void)close(note.file);
     (void)close(ends[0]);
     (void)close(ends[1]);
+    errno = err;
     return -1;
 }
 
@@ -407,7 +412,7 @@ enum shoal_err runner_logs_open(struct runner_logs *logs, uint64_t worker_id, co
     if (fds[0] >= 0 && fds[1] >= 0)
         return SHOAL_OK;
     err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot open the log: %s", fds[0] < 0 ? stdout_path : stderr_path,
-                     strerror(errno));
+                     errno == EAGAIN ? "what others have printed is not written yet; is the disk slow?" : strerror(errno));
     for (unsigned i = 0; i < 2; i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);

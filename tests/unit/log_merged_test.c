@@ -293,6 +293,40 @@ static void a_path_of_the_jobs_is_opened_below_its_folder(void **state)
     assert_int_equal(shoal_open_below(f.root, ".", O_RDONLY), -1);
 }
 
+/* The last case: the copier stands still in it, as on a disk that hangs. L1 of runner_log.c. */
+static void a_copier_that_hangs_holds_no_start(void **state)
+{
+    static const char zeros[4096];
+    enum shoal_err err = SHOAL_OK;
+    struct shoal_msg msg;
+    int reader;
+    size_t left;
+
+    (void)state;
+    assert_int_equal(mkfifo(f.out_path, 0600), 0);
+    reader = open(f.out_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    open_worker();
+    left = (size_t)fcntl(reader, F_GETPIPE_SZ) + (size_t)fcntl(f.fds[0], F_GETPIPE_SZ) + 1;
+    while (left > 0) { /* what does not fit into both is in its hands: it waits for a reader */
+        ssize_t put = write(f.fds[0], zeros, left < sizeof(zeros) ? left : sizeof(zeros));
+
+        assert_true(put > 0);
+        left -= (size_t)put;
+    }
+    (void)alarm(PATIENCE_MS / 1000);
+    for (unsigned i = 0; i < 1000 && err == SHOAL_OK; i++) {
+        int fds[2];
+
+        err = runner_logs_open(&logs, WORKER + 1 + i, f.err_path, f.err_path, fds, &msg);
+        for (unsigned k = 0; k < 2 && err == SHOAL_OK; k++)
+            (void)close(fds[k]);
+    }
+    (void)alarm(0);
+    assert_int_equal(err, SHOAL_ERR_STORAGE);
+    assert_non_null(strstr(msg.text, "is not written yet"));
+    (void)close(reader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +339,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_part_is_a_beginning, setup, teardown),
         cmocka_unit_test_setup_teardown(a_forged_order_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_path_of_the_jobs_is_opened_below_its_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_copier_that_hangs_holds_no_start, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
