@@ -128,6 +128,7 @@ static int by_id(const void *a, const void *b)
 /* ---- Writing ---- */
 
 static void write_later(struct shoal_index *index);
+static void on_timer(uv_timer_t *timer);
 static void stop_if_done(struct shoal_index *index);
 
 static void write_done(struct shoal_index *index)
@@ -179,8 +180,12 @@ static bool make_batch(struct shoal_index *index)
 static void write_now(struct shoal_index *index)
 {
     (void)uv_timer_stop(&index->timer);
-    if (index->writing || index->newest->count == 0 || !make_batch(index))
+    if (index->writing || index->newest->count == 0)
         return;
+    if (!make_batch(index)) {
+        (void)uv_timer_start(&index->timer, on_timer, WRITE_MS, 0);
+        return;
+    }
     index->work.data = index;
     (void)uv_queue_work(index->loop, &index->work, write_work, on_written);
 }

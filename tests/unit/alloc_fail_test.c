@@ -15,6 +15,7 @@
 #include "alloc_fail.h"
 
 #include "shoal/job.h"
+#include "shoal/job_index.h"
 #include "shoal/mesh.h"
 #include "shoal/sched.h"
 #include "shoal/store.h"
@@ -218,6 +219,42 @@ static void test_a_store_opens_or_not(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* Its time comes again, though nobody puts anything more. */
+static void test_the_index_of_jobs_is_written_later(void **state)
+{
+    char dir[] = "/tmp/shoal-alloc-XXXXXX", path[64];
+    struct shoal_index_stats stats;
+    struct shoal_index *index;
+    struct shoal_msg msg;
+    uv_loop_t loop;
+    bool failed;
+
+    (void)state;
+    if (!ALLOC_FAILS)
+        skip();
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(shoal_index_open(&index, &loop, dir, &msg), SHOAL_OK);
+    shoal_index_put(index, (struct shoal_job_id){ { 1 } }, true, shoal_view_text("a"));
+    alloc_arm(1); /* the first that the loop takes is the batch */
+    (void)uv_run(&loop, UV_RUN_ONCE);
+    failed = alloc_count > 0;
+    alloc_disarm();
+    shoal_index_stats(index, &stats);
+    assert_true(failed && stats.newest == 1);
+    for (int alive = 1; stats.newest > 0 && alive != 0; shoal_index_stats(index, &stats))
+        alive = uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(stats.newest, 0);
+    shoal_index_stop(index, NULL, NULL);
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, i == 0 ? "data.mdb" : "lock.mdb");
+        (void)unlink(path);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_a_mesh_is_decoded_or_not),
         cmocka_unit_test(test_a_control_plane_is_made_or_not),
         cmocka_unit_test(test_a_store_opens_or_not),
+        cmocka_unit_test(test_the_index_of_jobs_is_written_later),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
