@@ -26,7 +26,8 @@ SHOAL_MUST_CHECK bool shoal_disk_write(int fd, struct shoal_view view);
 
 SHOAL_MUST_CHECK bool shoal_disk_flush_folder(const char *path);
 
-/* The folder and those above it that are not there yet, each flushed into the one that holds it. */
+/* The folder and those above it that are not there yet, each flushed into the one that holds it, and with them the deepest
+ * that was there. STORAGE, too: something else has the name. A folder that is there whole is not flushed again. */
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_msg *msg);
 
 /* The order of a commit, apart from the calls that carry it out, so that a simulated disk can stand below it too. `carry_out`

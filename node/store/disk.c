@@ -61,15 +61,25 @@ static void folder_of(const char *path, char folder[PATH_MAX])
     folder[len] = '\0';
 }
 
+/* Or a link to one: what lies above the agent's own folders is not ours. Else errno says why not. */
+static bool is_folder(const char *path)
+{
+    struct stat facts;
+    bool there = stat(path, &facts) == 0;
+
+    if (there && !S_ISDIR(facts.st_mode))
+        errno = ENOTDIR;
+    return there && S_ISDIR(facts.st_mode);
+}
+
 enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_msg *msg)
 {
-    char part[PATH_MAX], above[PATH_MAX];
+    char part[PATH_MAX], above[PATH_MAX], deepest[PATH_MAX] = "";
     size_t len = strlen(path);
-    struct stat facts;
 
     if (len == 0 || len >= sizeof(part))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the path %.100s... is too long; use a shorter data folder", path);
-    if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
+    if (is_folder(path))
         return SHOAL_OK;
     for (size_t i = 1; i <= len; i++) {
         if (path[i] != '/' && path[i] != '\0')
@@ -77,10 +87,16 @@ enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_
         memcpy(part, path, i);
         part[i] = '\0';
         if (mkdir(part, (mode_t)mode) != 0) {
-            if (errno == EEXIST)
-                continue;
-            return shoal_disk_fail(msg, "make the folder", part);
+            if (errno != EEXIST || !is_folder(part))
+                return shoal_disk_fail(msg, "make the folder", part);
+            folder_of(part, deepest);
+            continue;
         }
+        /* Whoever made the one that is there may have died before its flush, or is about to flush it. One that we may
+         * not read is not ours. */
+        if (deepest[0] != '\0' && !shoal_disk_flush_folder(deepest) && errno != EACCES)
+            return shoal_disk_fail(msg, "flush", deepest);
+        deepest[0] = '\0';
         folder_of(part, above);
         if (!shoal_disk_flush_folder(above))
             return shoal_disk_fail(msg, "flush", above);

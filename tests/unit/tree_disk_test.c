@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/wire.h"
 
@@ -353,6 +354,42 @@ static void a_piece_of_a_log_is_flushed_before_it_counts(void **state)
     }
 }
 
+/* disk.h: `a` is there, and nobody has flushed it into its folder. */
+static void folders_are_flushed_from_the_deepest_that_was_there(void **state)
+{
+    struct fixture *f = *state;
+    char path[96];
+    struct stat root, a, b;
+
+    (void)snprintf(path, sizeof(path), "%s/a", f->root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(stat(f->root, &root), 0);
+    assert_int_equal(stat(path, &a), 0);
+    memcpy(path + strlen(path), "/b/c", 5);
+    flushed_count = 0;
+    assert_int_equal(shoal_disk_folders(path, 0700, NULL), SHOAL_OK);
+    path[strlen(path) - 2] = '\0';
+    assert_int_equal(stat(path, &b), 0);
+    assert_int_equal(flushed_count, 3);
+    assert_true(was_flushed(root.st_ino) && was_flushed(a.st_ino) && was_flushed(b.st_ino));
+}
+
+static void a_file_is_no_folder(void **state)
+{
+    static const char *const paths[] = { "model.pth", "model.pth/below" };
+    struct fixture *f = *state;
+
+    put(&f->host[0], "text");
+    for (unsigned i = 0; i < 2; i++) {
+        char path[160];
+        struct shoal_msg msg = { "" };
+
+        (void)snprintf(path, sizeof(path), "%.100s/%s", f->host[0].root, paths[i]);
+        assert_int_equal(shoal_disk_folders(path, 0700, &msg), SHOAL_ERR_STORAGE);
+        assert_non_null(strstr(msg.text, "Not a directory"));
+    }
+}
+
 /* Its time is the one of the host that writes it, except where this one has more of it already. */
 static void a_log_has_one_time_on_every_host(void **state)
 {
@@ -667,6 +704,7 @@ int main(void)
         CASE(a_later_call_counts_more_than_a_clock),          CASE(a_hole_costs_nothing_and_is_zeros),
         CASE(a_long_file_is_hashed_in_slices),                CASE(a_change_while_a_part_is_verified_stays),
         CASE(a_long_file_of_the_version_before_is_known),     CASE(what_hosts_owe_is_kept_until_they_have_brought_it),
+        CASE(a_file_is_no_folder),                            CASE(folders_are_flushed_from_the_deepest_that_was_there),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
