@@ -666,7 +666,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     struct shoal_lead *lead = s->lead;
     bool driver = needs_driver(lead);
     bool first = lead->job->placement_count == 0 && lead->job->state < SHOAL_JOB_RUNNING;
-    uint32_t have, most, room, goal, pending;
+    uint32_t have, most, room, goal, pending, wanted;
 
     SHOAL_ASSERT(s->lead->job->spec.elastic && s->lead->job->tasks == NULL);
     SHOAL_ASSERT(s->lead->worker_cap > 2); /* take_memory(): two drivers, and an engine */
@@ -699,7 +699,12 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
         lead_wake(s, lead->gather_ns + COLLECT_NS);
         return false;
     }
-    return propose_place(s, min_u32(slot_grants(lead), goal > have ? goal - have : 0), driver);
+    wanted = min_u32(slot_grants(lead), goal > have ? goal - have : 0);
+    if (wanted == 0 && !(driver && has_driver_grant(lead))) {
+        cancel(s); /* the target fell while a host was asked: others get the slots at once */
+        return asking(lead) ? false : propose_pending(s);
+    }
+    return propose_place(s, wanted, driver);
 }
 
 void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report)

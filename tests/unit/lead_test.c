@@ -573,6 +573,48 @@ static void test_join_and_shrink(void **state)
     finish();
 }
 
+static uint32_t slots_in_state(enum shoal_slot_state state)
+{
+    uint32_t count = 0;
+
+    for (uint32_t h = 0; h < W_HOSTS; h++) {
+        struct shoal_slot_status status;
+
+        for (uint32_t s = 0; s < W_SLOTS; s++) {
+            shoal_slots_slot(w.hosts[h].slots, s, &status);
+            count += status.state == state ? 1 : 0;
+        }
+    }
+    return count;
+}
+
+/* Another job takes its share between the question and the answer: what was promised goes back at once. */
+static void test_a_promise_that_is_needed_no_more_is_given_back(void **state)
+{
+    uint64_t entries;
+
+    (void)state;
+    start(15, true, 1, 6);
+    w.target = 1;
+    w.steps = 490;
+    w.step_ns = 4 * SHOAL_MS;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    w.target = 4;
+    w_target(&w);
+    for (unsigned i = 0; i < 1000 && slots_in_state(SHOAL_SLOT_TENTATIVE) < 3; i++)
+        w_turn(&w);
+    assert_int_equal(slots_in_state(SHOAL_SLOT_TENTATIVE), 3);
+    w.target = 1;
+    w_target(&w);
+    entries = w.index;
+    w_run_for(&w, 50 * SHOAL_MS); /* not the two seconds of a promise */
+    assert_int_equal(slots_in_state(SHOAL_SLOT_TENTATIVE), 0);
+    assert_int_equal(slots_in_state(SHOAL_SLOT_LEASED), 1);
+    assert_int_equal(w.index, entries); /* nothing of it is in the log */
+    finish();
+}
+
 static uint32_t engines_on(uint32_t host)
 {
     uint32_t count = 0;
@@ -1271,6 +1313,7 @@ int main(void)
         cmocka_unit_test(test_a_leader_that_did_not_see_a_call_fail_says_why_all_the_same),
         cmocka_unit_test(test_a_failure_in_users_code_that_the_script_catches_ends_one_call),
         cmocka_unit_test(test_join_and_shrink),
+        cmocka_unit_test(test_a_promise_that_is_needed_no_more_is_given_back),
         cmocka_unit_test(test_a_drained_host),
         cmocka_unit_test(test_a_drained_host_without_another),
         cmocka_unit_test(test_stop),
