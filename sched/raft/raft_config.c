@@ -167,6 +167,7 @@ void raft_config_set(struct shoal_raft *raft, const struct shoal_raft_config *co
         *peer = (struct raft_peer){ .member = config->members[i] };
         raft_peer_reset(raft, peer);
     }
+    raft_support_forget_strangers(raft); /* S6 */
     if (raft->actions != NULL)
         (void)raft_act(raft, SHOAL_RAFT_ACTION_CONFIG);
 }

@@ -232,6 +232,7 @@ bool raft_supporting_leader(const struct shoal_raft *raft);
 uint64_t raft_supported_until(const struct shoal_raft *raft, struct shoal_node_id node);
 uint64_t raft_quorum_supported_until(const struct shoal_raft *raft);
 void raft_check_support(struct shoal_raft *raft);
+void raft_support_forget_strangers(struct shoal_raft *raft);
 
 /* raft_replicate.c */
 void raft_append_own(struct shoal_raft *raft, struct shoal_entry *entry); /* leader; takes the reference */

@@ -6,7 +6,9 @@
  * S4. Support for a host stands against an election only while that host claims to lead this group in this term. Else a
  *     late message of a leader that has stepped down, on a host that is well, would keep the group silent for ever.
  *     What bridges the time until the claim arrives is the leader's own contact, for one support duration.
- * S5. There are more places for hosts than members: a member's support is never forgotten for a stranger's. */
+ * S5. There are more places for hosts than members: a member's support is never forgotten for a stranger's.
+ * S6. Who is no member any more is forgotten at once: the owner tells nothing more of it, so its claim would stand for
+ *     ever. A leader that takes itself out is followed by its messages until it is done. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -43,6 +45,14 @@ static struct raft_support *support_at(struct shoal_raft *raft, struct shoal_nod
     SHOAL_ASSERT(free_one != NULL); /* S5 */
     *free_one = (struct raft_support){ .node = node, .used = true };
     return free_one;
+}
+
+void raft_support_forget_strangers(struct shoal_raft *raft)
+{
+    SHOAL_ASSERT(raft->config.count > 0); /* C1 */
+    for (uint32_t i = 0; i < RAFT_SUPPORTS_MAX; i++)
+        if (raft->supports[i].used && shoal_raft_config_find(&raft->config, raft->supports[i].node) == NULL)
+            raft->supports[i] = (struct raft_support){ .used = false };
 }
 
 /* S4. */

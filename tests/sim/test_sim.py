@@ -82,12 +82,13 @@ def test_a_seed_of_the_swarm_that_once_failed(hosts, seed):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("hosts, seed", [
-    pytest.param(2, 20039, id="who guards alone, and had been drained once, starts again"),
-    pytest.param(3, 20028, id="the same among three"),
+@pytest.mark.parametrize("name, hosts, seed", [
+    pytest.param("drains", 2, 20039, id="who guards alone, and had been drained once, starts again"),
+    pytest.param("drains", 3, 20028, id="the same among three"),
+    pytest.param("swarm", 4, 41019, id="a leader takes itself out and starts again: its claim stood for ever"),
 ])
-def test_a_seed_of_drained_hosts_that_once_failed(hosts, seed):
-    done = sim("run", "drains", "--hosts", hosts, "--seed", seed, "--off", OPEN)
+def test_a_seed_of_drained_hosts_that_once_failed(name, hosts, seed):
+    done = sim("run", name, "--hosts", hosts, "--seed", seed, "--off", OPEN)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 

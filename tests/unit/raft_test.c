@@ -1380,6 +1380,31 @@ static void a_configuration_is_rolled_back_with_its_entry(void **state)
     rig_destroy(rig);
 }
 
+/* S6: b leads, takes itself out, and is not heard again; its claim stands where it was told last. */
+static void a_leader_that_took_itself_out_is_not_waited_for(void **state)
+{
+    struct rig *rig = rig_create('a', "abc", "");
+    struct shoal_raft_message message = append_of('b', 'a', 2, 0, 0, "22", 0);
+    struct shoal_raft_config config = config_of("ac", "");
+    uint8_t bytes[SHOAL_RAFT_CONFIG_BYTES_MAX];
+
+    (void)state;
+    supporting(rig, 'b', true, 2);
+    shoal_entry_unref(message.u.append.entries[1]);
+    message.u.append.entries[1] =
+        shoal_entry_create_at(2, 2, SHOAL_ENTRY_CONFIG, shoal_view_of(bytes, shoal_raft_config_encode(&config, bytes)));
+    assert_int_equal(hear(rig, message), SHOAL_OK);
+    shoal_raft_message_deinit(&message);
+    stored(rig);
+    timer(rig);
+    assert_int_equal(status(rig).role, SHOAL_RAFT_FOLLOWER); /* it was heard just now */
+    assert_true(shoal_raft_deadline_ns(rig->raft) < rig->now + 2 * SHOAL_S);
+    rig->now = shoal_raft_deadline_ns(rig->raft);
+    timer(rig);
+    assert_int_equal(status(rig).role, SHOAL_RAFT_PRECANDIDATE);
+    rig_destroy(rig);
+}
+
 static void a_configuration_is_rolled_back_to_what_the_snapshot_holds(void **state)
 {
     struct rig *rig = rig_create('a', "abc", "");
@@ -1936,6 +1961,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_joint_phase_needs_both_majorities_and_ends_after_its_commit),
     cmocka_unit_test(a_leader_that_is_removed_hands_over),
     cmocka_unit_test(a_configuration_is_rolled_back_with_its_entry),
+    cmocka_unit_test(a_leader_that_took_itself_out_is_not_waited_for),
     cmocka_unit_test(a_configuration_is_rolled_back_to_what_the_snapshot_holds),
     cmocka_unit_test(one_who_is_no_member_any_more_is_told),
     cmocka_unit_test(nobody_is_sent_away_by_what_is_not_committed),
