@@ -375,6 +375,8 @@ static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
             need--;
         }
         here = driver && takes_driver(lead, host);
+        if (slots == 0 && !here)
+            continue; /* no slot that there can be */
         ask(s, host, slots, here);
         driver = driver && !here;
     }

@@ -86,6 +86,27 @@ static void test_script(void **state)
 }
 
 /* A job that finds room at once is placed by the first entry of its log: it waits for no other. */
+/* The only slot that a host is given is none that there can be: it is not asked, and the job waits. */
+static void test_a_slot_that_cannot_be_is_not_asked_for(void **state)
+{
+    struct shoal_lead_slot slot = { .node = w_node(2), .slot = SHOAL_SLOTS_MAX };
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
+
+    (void)state;
+    start(2, false, 1, 1);
+    w.target = 0;
+    w_new_lead(&w, 1);
+    event.u.target.count = 1;
+    event.u.target.slots = &slot;
+    event.u.target.slot_count = 1;
+    event.u.target.why = "given";
+    w_lead(&w, &event);
+    assert_int_equal(w.runs, 0);
+    w.target = 1;
+    w_target(&w);
+    finish();
+}
+
 static void test_a_script_starts_with_one_entry(void **state)
 {
     (void)state;
@@ -1300,6 +1321,7 @@ int main(void)
         cmocka_unit_test(test_snapshot),
         cmocka_unit_test(test_host_dies),
         cmocka_unit_test(test_lost_engines_are_replaced_at_once),
+        cmocka_unit_test(test_a_slot_that_cannot_be_is_not_asked_for),
         cmocka_unit_test(test_a_script_starts_with_one_entry),
         cmocka_unit_test(test_a_short_script_costs_two_entries_beyond_its_founding),
         cmocka_unit_test(test_leader_host_dies),
