@@ -261,15 +261,22 @@ bool sched_request_may(struct shoal_sched *s, struct sched_request *r, const cha
     return false;
 }
 
-static void refuse_full(struct shoal_sched *s, const struct shoal_sched_request *request)
+static void refuse(struct shoal_sched *s, const struct shoal_sched_request *request, bool booked)
 {
     char text[120];
+    bool too_long = request->token.len > SHOAL_SCHED_TOKEN_BYTES_MAX;
 
     SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
-    s->stats.requests_refused_full++;
-    (void)snprintf(text, sizeof(text), "%d requests are open on this node; try again in a second",
-                   SHOAL_SCHED_REQUESTS_MAX);
-    reply(s, request->id, SHOAL_ERR_FULL, text, request->job, nothing);
+    if (too_long)
+        (void)snprintf(text, sizeof(text), "the token has more than %d bytes: it is none of this mesh; log on again",
+                       SHOAL_SCHED_TOKEN_BYTES_MAX);
+    else if (booked)
+        (void)snprintf(text, sizeof(text), "this node has no memory for a request; try again in a second");
+    else
+        (void)snprintf(text, sizeof(text), "%d requests are open on this node; try again in a second",
+                       SHOAL_SCHED_REQUESTS_MAX);
+    s->stats.requests_refused_full += too_long ? 0 : 1;
+    reply(s, request->id, too_long ? SHOAL_ERR_INVALID : SHOAL_ERR_FULL, text, request->job, nothing);
 }
 
 void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *request)
@@ -290,10 +297,9 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     SHOAL_ASSERT((unsigned)request->kind < SHOAL_SCHED_REQUEST_KINDS);
     s->stats.requests++;
     if (r == NULL || request->token.len > SHOAL_SCHED_TOKEN_BYTES_MAX || !take_command(r, command, request->token)) {
-        if (r != NULL) {
+        if (r != NULL)
             sched_request_release(s, r);
-        }
-        refuse_full(s, request);
+        refuse(s, request, r != NULL);
         return;
     }
     if (request->deadline_ms > 0)

@@ -1140,6 +1140,24 @@ static void test_the_book_of_requests_is_bounded(void **state)
     net_destroy(net);
 }
 
+static void test_a_token_that_is_too_long_is_told_as_such(void **state)
+{
+    static const uint8_t token[SHOAL_SCHED_TOKEN_BYTES_MAX + 1];
+    struct net *net = net_create(22, 1, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET, .token = shoal_view_of(token, sizeof(token)) };
+    const struct net_reply *reply;
+    struct shoal_sched_stats stats;
+
+    (void)state;
+    reply = net_reply_find(net, net_request(net, 0, &request));
+    assert_int_equal(reply->count, 1);
+    assert_int_equal(reply->err, SHOAL_ERR_INVALID);
+    assert_non_null(strstr(reply->text, "token"));
+    shoal_sched_stats(net->nodes[0].sched, &stats);
+    assert_int_equal(stats.requests_refused_full, 0);
+    net_destroy(net);
+}
+
 static void test_a_replica_that_differs_stops(void **state)
 {
     struct net *net = net_create(23, 3, true);
@@ -1369,6 +1387,7 @@ int main(void)
         cmocka_unit_test(test_a_job_without_guardians_holds_no_slots),
         cmocka_unit_test(test_a_full_node_takes_no_more_jobs),
         cmocka_unit_test(test_the_book_of_requests_is_bounded),
+        cmocka_unit_test(test_a_token_that_is_too_long_is_told_as_such),
         cmocka_unit_test(test_a_replica_that_differs_stops),
         cmocka_unit_test(test_a_replica_that_differs_is_rebuilt),
         cmocka_unit_test(test_quiet_meshes_are_cheap),
