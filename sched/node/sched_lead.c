@@ -4,6 +4,8 @@
  *
  * J1. A lead lives while its node leads, and begins when an entry of its term is applied: it sees all that was
  *     committed.
+ * J2. What a lead was told of hosts is a list in step with the node table: who left the table leaves the list, and it is never
+ *     longer.
  * J3. A lead is told whether a quorum supports it before it may renew a lease. */
 #include "shoal/job_facts.h"
 #include "sched_lead.h"
@@ -341,10 +343,11 @@ static struct shoal_hash target_hash(const struct shoal_sched *s, const struct s
 
 bool sched_lead_waits_as(struct sched_group *g, uint64_t mark)
 {
-    bool same = mark != 0 && g->lead_state->waiting_mark == mark;
+    bool same;
 
     SHOAL_ASSERT(g->lead != NULL);       /* J1 */
     SHOAL_ASSERT(g->lead_state != NULL); /* J1 */
+    same = mark != 0 && g->lead_state->waiting_mark == mark;
     g->lead_state->waiting_mark = mark;
     return same;
 }
