@@ -420,12 +420,16 @@ static void on_fetched_for_file(void *arg, enum shoal_err err, const char *text)
 {
     struct materialising *m = arg;
 
-    if (err == SHOAL_OK && m->done == NULL)
+    if (err != SHOAL_OK) {
+        materialised(m, err, text);
+        return;
+    }
+    if (m->done == NULL)
         err = shoal_blobs_get(m->agent->blobs, m->hash, m->max, on_whole, m);
-    else if (err == SHOAL_OK)
+    else
         err = shoal_blobs_get_chunk(m->agent->blobs, m->hash, on_manifest_read, m);
     if (err != SHOAL_OK)
-        materialised(m, err, text);
+        materialised(m, err, "the blob store is busy");
 }
 
 static void materialise(struct agent *agent, struct materialising *m, struct shoal_job_id job, struct shoal_hash hash)
