@@ -32,12 +32,9 @@
 
 static void no_work(uv_work_t *work) { (void)work; }
 
-/* The best class the kernel gives us. All threads must have the same: the loop spins (uv__async_spin) while a thread is
- * inside uv_async_send, so a thread of a lower class that was preempted there would never finish. Hence the pool's
- * threads are made now, and inherit it; children must not, see scheduling_end. */
-static void scheduling(struct agent *agent)
+/* The best class the kernel gives us. */
+static void take_class(struct agent *agent)
 {
-    static uv_work_t work;
     struct sched_param param = { .sched_priority = 1 };
 
     if (sched_setscheduler(0, SCHED_RR, &param) == 0)
@@ -47,6 +44,16 @@ static void scheduling(struct agent *agent)
     else
         (void)snprintf(agent->scheduling, sizeof(agent->scheduling),
                        "normal, nice 0 (allow CAP_SYS_NICE for steadier heartbeats)");
+}
+
+/* All threads must have the same class: the loop spins (uv__async_spin) while a thread is inside uv_async_send, so a thread of
+ * a lower class that was preempted there would never finish. Hence the pool's threads are made now, and inherit it; children
+ * must not, see scheduling_end. */
+static void scheduling(struct agent *agent)
+{
+    static uv_work_t work;
+
+    take_class(agent);
     (void)uv_queue_work(&agent->loop, &work, no_work, NULL);
 }
 
@@ -835,8 +842,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
         free(agent);
         return SHOAL_EXIT_FAILED;
     }
-    (void)uv_loop_init(&agent->loop);
-    scheduling(agent);
+    take_class(agent);
     code = agent_doctor(agent, options->json, options->verbose);
     free(agent);
     return code;
