@@ -3,7 +3,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "shoal/crypto.h"
 
 #include "shoal/banned.h"
 
@@ -135,6 +138,17 @@ static void recovery_text(const struct shoal_recovery_info *recovery, char *text
                        "recover --yes --key mesh.key");
 }
 
+/* The mesh's key, for as long as the backend may look at it. */
+struct recovering {
+    char key[KEY_BYTES_MAX];
+};
+
+static void recovering_free(void *state)
+{
+    shoal_wipe(state, sizeof(struct recovering));
+    free(state);
+}
+
 static void on_recovery(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                         const struct shoal_recovery_info *recovery)
 {
@@ -154,7 +168,7 @@ void routes_mesh_recover(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct shoal_view value = { 0 };
-    char key[KEY_BYTES_MAX];
+    struct recovering *recovering;
     bool confirmed;
 
     if (!request->user.admin) {
@@ -165,9 +179,16 @@ void routes_mesh_recover(struct http_request *request)
     }
     if (!routes_flag(request, "confirm", &confirmed))
         return;
-    if (http1_header_find(&request->head, "shoal-mesh-key", &value) && value.len < sizeof(key))
-        memcpy(key, value.bytes, value.len);
-    key[value.len < sizeof(key) ? value.len : 0] = '\0';
+    recovering = calloc(1, sizeof(*recovering));
+    if (recovering == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    if (http1_header_find(&request->head, "shoal-mesh-key", &value) && value.len < sizeof(recovering->key))
+        memcpy(recovering->key, value.bytes, value.len);
+    request->state = recovering;
+    request->state_free = recovering_free;
     http_request_hold(request);
-    backend->mesh_recover(backend->ctx, &request->user, value.len == 0 ? NULL : key, confirmed, on_recovery, request);
+    backend->mesh_recover(backend->ctx, &request->user, value.len == 0 ? NULL : recovering->key, confirmed, on_recovery,
+                          request);
 }
