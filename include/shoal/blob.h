@@ -94,8 +94,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_blobs_release(struct shoal_blobs *blobs, s
 bool shoal_blobs_holds(const struct shoal_blobs *blobs, struct shoal_job_id owner, struct shoal_hash blob);
 
 /* A blob that comes in pieces of at most SHOAL_CHUNK_BYTES_MAX. append: FULL: SHOAL_BLOB_WRITER_CHUNKS wait for the
- * disk; nothing was taken, try again after on_writable. Any other error, or one reported by finish: abort the
- * writer. */
+ * disk; nothing was taken, try again after on_writable. Any other error: abort the writer. */
 SHOAL_MUST_CHECK enum shoal_err shoal_blob_writer_create(struct shoal_blobs *blobs, struct shoal_job_id owner,
                                                          void (*on_writable)(void *arg), void *arg,
                                                          struct shoal_blob_writer **writer);
