@@ -14,9 +14,10 @@ SHOAL = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")) / 
 
 @pytest.fixture
 def shoal(tmp_path):
-    def run(*words):
-        env = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-        return subprocess.run([str(SHOAL), *words], capture_output=True, text=True, timeout=20, env={**env, "HOME": str(tmp_path)})
+    def run(*words, env=None):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        env = {**kept, "HOME": str(tmp_path), **(env or {})}
+        return subprocess.run([str(SHOAL), *words], capture_output=True, text=True, timeout=20, env=env)
 
     return run
 
@@ -76,6 +77,13 @@ class Node(threading.Thread):
             conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(NONE), NONE))
         elif self.kind == "breaks":
             conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n[")
+
+
+def test_a_libcurl_that_lacks_a_function_is_refused_each_time(shoal, tmp_path):
+    (tmp_path / "empty.c").touch()
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-o", str(tmp_path / "libcurl.so.4"), str(tmp_path / "empty.c")], check=True)
+    done = shoal("why", "x", env={"LD_LIBRARY_PATH": str(tmp_path)})  # it asks twice
+    assert done.returncode == 1 and "install the package libcurl4" in done.stderr, done
 
 
 @pytest.fixture
