@@ -4,7 +4,7 @@
 
 Little-endian. One cloudpickle dump of model, optimizer, loss, datasets function, metrics, callbacks and functions together,
 so that identities hold: the optimizer's parameters are the model's. What the script's main module defines goes by value,
-modules of the working directory go by reference."""
+modules of the working directory go by reference, and engines look for them where the script does: `folders` of the header."""
 
 import builtins
 import hashlib
@@ -150,6 +150,30 @@ def signature(header):
     return " ".join("%s=%s" % (key, header[key]) for key in keys)[:1023]
 
 
+def folders():
+    """Where this script finds modules below the job's work directory, relative to it: [what stands before all other folders of
+    sys.path, the rest]. The script's own folder and what it has put into sys.path are among them. None outside a job."""
+    if "DLI_WORK_DIR" not in os.environ:
+        return [[], []]
+    root = os.path.realpath(os.environ["DLI_WORK_DIR"])
+    found, others = [[], []], False
+    for entry in [one for one in sys.path if isinstance(one, str)]:
+        path = os.path.relpath(os.path.realpath(entry), root)
+        if path.split(os.sep)[0] == os.pardir:
+            others = True
+        elif path not in found[0] + found[1]:
+            found[others].append(path)
+    return found
+
+
+def add_folders(first, rest):
+    """What folders() found in the driver, to this process's path. Calling it again changes nothing."""
+    root = os.environ.get("DLI_WORK_DIR") or os.getcwd()
+    first, rest = ([os.path.normpath(os.path.join(root, path)) for path in paths] for paths in (first, rest))
+    sys.path[:] = first + [entry for entry in sys.path if entry not in first]
+    sys.path += [path for path in rest if path not in sys.path]
+
+
 def write(path, header, pickled):
     """Write to a temporary name, flush, rename: a bundle is whole or not there."""
     text = json.dumps(header, sort_keys=True).encode()
@@ -205,4 +229,5 @@ def read(path):
         pickled = source.read() if len(size) == 8 else b""
     if len(size) < 8 or len(pickled) != struct.unpack("<Q", size)[0]:
         raise ValueError("%s ends early" % path)
+    add_folders(*header.get("folders", ((), ())))  # none in what an older version has written
     return header, cloudpickle.loads(_travel.moved(pickled, header.get("roots", {})))

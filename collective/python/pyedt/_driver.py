@@ -64,7 +64,7 @@ def train(fabric, arguments):
     else:
         seed = _keras_driver.seed()
         pickled = _keras_driver.dumps(fabric, _keras_driver.parts(fabric))
-    header["modules"] = _preload.named_in(pickled)
+    header["modules"], header["folders"] = _preload.named_in(pickled), _bundle.folders()
     _calls += 1  # what was refused until here is no call
     reports = DriverReports(fabric.driver_logger, header["metric_names"], header["test_names"], header["batch_size"],
                             header["virtual_workers"], None, test_by_batches=fabric.fn_test is not None)

@@ -1,6 +1,8 @@
 """The bundle: what travels, what is refused and with which words."""
 
 import io
+import json
+import os
 import subprocess
 import sys
 
@@ -141,3 +143,50 @@ def test_the_main_scripts_things_go_by_value_and_modules_of_its_directory_by_ref
     (tmp_path / "helper.py").write_text("def rows():\n    return ['changed']\n")
     done = subprocess.run([sys.executable, "-c", RECEIVED.format(**names)], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["['changed']", "Net", "True"]
+
+
+OWN_MODULES = """
+import os, shutil, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "src"))
+sys.path.append("late")
+import torch
+from fabric_model import FabricModel
+from helper import Net
+from mylib import loss
+from pyedt import _driver
+def keep(call, seed, path, reports):
+    shutil.copy(path, sys.argv[1])
+    sys.exit(0)
+_driver.train_alone = keep
+net = Net(4, 2)
+FabricModel(net, lambda: ([(torch.ones(4), torch.tensor(1))], None), loss, torch.optim.SGD(net.parameters(), lr=0.1)).train(1, 8, 2)
+"""
+READER = """
+import json, os, sys
+from pyedt import _bundle
+for _ in range(2):
+    header, parts = _bundle.read(sys.argv[1])
+print(json.dumps([type(parts["model"]).__module__, parts["loss"].__module__, [os.path.relpath(path) for path in sys.path if path.startswith(os.getcwd())]]))
+"""
+
+
+def test_an_engine_finds_the_modules_that_the_script_finds_below_its_work_directory(tmp_path):
+    work, there = tmp_path / "work", tmp_path / "there"
+    for name, text in (("scripts/main.py", OWN_MODULES), ("scripts/helper.py", "from torch import nn\nclass Net(nn.Linear): pass\n"),
+                       ("src/mylib/__init__.py", "def loss(output, target): return output.sum()\n"), ("late/json.py", "")):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(text)
+
+    def python(folder, *arguments):
+        environment = dict(os.environ, DLI_WORK_DIR=str(folder), PYTHONPATH=os.pathsep.join([os.environ["PYTHONPATH"], str(folder)]))
+        done = subprocess.run([sys.executable, *arguments, str(tmp_path / "call.bundle")], cwd=folder, env=environment,
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    reader = tmp_path / "reader.py"  # as an engine it has the folder of no script
+    reader.write_text(READER)
+    python(work, "scripts/main.py")
+    work.rename(there)
+    assert json.loads(python(there, str(reader))) == [
+        "helper", "mylib", ["src", "scripts", ".", "late"]]
