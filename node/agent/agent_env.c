@@ -69,6 +69,23 @@ static bool is_keras(const struct agent_job *job)
     return strcmp(job->spec.framework, "edtTensorflow") == 0; /* the canonical name: args_framework_find() */
 }
 
+/* Where Python and the loader look: what is ours first, for no job runs without it, then what the user adds, the job's own folder, and
+ * last what any of them may have in another version. False: `name` is neither. */
+static bool put_search_path(const struct agent *agent, const struct agent_job *job, struct agent_start_text *t, const char *name,
+                            const char *users)
+{
+    const char *home = agent->settings.fabric_home;
+    const char *colon = users[0] == '\0' ? "" : ":";
+
+    if (strcmp(name, "PYTHONPATH") == 0)
+        put_env(t, name, "%s/tools:%s/libs/fabric.zip%s%s:%s:%s/site", home, home, colon, users, job->work_dir, home);
+    else if (strcmp(name, "LD_LIBRARY_PATH") == 0)
+        put_env(t, name, "%s/native%s%s", home, colon, users);
+    else
+        return false;
+    return true;
+}
+
 static void env_common(struct agent *agent, struct agent_job *job, struct agent_start_text *t, const char *log_dir)
 {
     const struct agent_settings *s = &agent->settings;
@@ -116,9 +133,8 @@ static void env_common(struct agent *agent, struct agent_job *job, struct agent_
     put_env(t, "DLI_RUN_AS_GROUPID", "%u", (unsigned)getgid());
     put_env(t, "FABRIC_HOME", "%s", s->fabric_home);
     put_env(t, "DLI_FABRIC_HOME", "%s", s->fabric_home);
-    put_env(t, "LD_LIBRARY_PATH", "%s/native", s->fabric_home);
-    put_env(t, "PYTHONPATH", "%s/tools:%s/libs/fabric.zip:%s:%s/site", s->fabric_home, s->fabric_home, job->work_dir,
-            s->fabric_home);
+    (void)put_search_path(agent, job, t, "PYTHONPATH", "");
+    (void)put_search_path(agent, job, t, "LD_LIBRARY_PATH", "");
     put_env(t, "PYTHONUSERBASE", "%s/userbase/%s", s->data, user);
     put_env(t, "PYTHONUNBUFFERED", "1");
     put_env(t, "OMP_NUM_THREADS", "1");
@@ -314,7 +330,7 @@ static bool is_ours(const struct agent_start_text *t, const char *pair)
     return false;
 }
 
-static void env_user(struct agent_job *job, struct agent_start_text *t)
+static void env_user(const struct agent *agent, const struct agent_job *job, struct agent_start_text *t)
 {
     const char *text = NULL;
 
@@ -326,7 +342,8 @@ static void env_user(struct agent_job *job, struct agent_start_text *t)
             continue;
         memcpy(name, text, (size_t)(equals - text));
         name[equals - text] = '\0';
-        put_env(t, name, "%s", equals + 1);
+        if (!put_search_path(agent, job, t, name, equals + 1))
+            put_env(t, name, "%s", equals + 1);
     }
 }
 
@@ -337,6 +354,6 @@ void agent_env_fill(struct agent *agent, struct agent_job *job, const struct age
     env_shoal(agent, job, run, t);
     env_array(job, run, t);
     env_service(agent, job, run, t);
-    env_user(job, t);
+    env_user(agent, job, t);
     argv_of(agent, job, run, t);
 }
