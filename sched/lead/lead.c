@@ -329,6 +329,20 @@ static void ack(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
     (void)lead_send(s, to, seq);
 }
 
+/* It ended, and not well, though nobody has ordered it to. */
+static void died(struct lead_step *s, const struct lworker *worker)
+{
+    struct shoal_lead *lead = s->lead;
+
+    SHOAL_ASSERT(worker->dead);
+    if (worker->place.role == SHOAL_JOB_DRIVER) { /* none of the workers': judge_scripts() ends the job by it */
+        lead->driver_deaths += worker->report.signalled;
+    } else if (!lead_is_unfit(lead, worker->place.node)) {
+        lead_failure(s);
+        lead_exit_text(worker, "last one", lead->last_death, sizeof(lead->last_death));
+    }
+}
+
 static void on_worker(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
@@ -360,11 +374,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     if (report->phase == SHOAL_PHASE_EXITED && !worker->dead) {
         worker->dead = true;
         lead_array_ended(s, worker);
-        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0 &&
-            !lead_is_unfit(lead, host->node)) {
-            lead_failure(s);
-            lead_exit_text(worker, "last one", lead->last_death, sizeof(lead->last_death));
-        }
+        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0)
+            died(s, worker);
     }
     if (report->phase == SHOAL_PHASE_EXITED && report->status < 0)
         worker->lost = true;
@@ -440,7 +451,7 @@ static void on_progress(struct lead_step *s)
     if (m->u.progress.step <= lead->step)
         return;
     lead->step = m->u.progress.step;
-    lead->failures = 0;
+    lead->failures = lead->driver_deaths = 0;
     lead->engines = m->u.progress.engines;
     lead->rate_milli = m->u.progress.rate_milli;
 }

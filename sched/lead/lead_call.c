@@ -15,11 +15,13 @@
 #define RAISED "training failed: " /* what train() of pyedt/_driver.py raises begins with this */
 #define IN_USERS_CODE "an engine failed in the user's code: %.300s"
 #define DEATHS "workers died %u times without one step in between%s%.250s; see their logs"
+#define DRIVER_DEATHS "%u times without one step in between: %.270s"
 #define MANIFEST_NS (2 * SHOAL_S)
 #define TRAIN_STATE_NS SHOAL_S
 #define TRAIN_STATES_MAX 3 /* times that one state is said to a driver that does not ask */
 #define PROGRESS_NS (10 * SHOAL_S)
 #define FAILURES_MAX 10
+#define DRIVER_DEATHS_MAX 5
 #define RUNNING_NS (100 * SHOAL_MS)
 
 /* ---- train() ----------------------------------------------------------------------------------------------------- */
@@ -617,8 +619,12 @@ static bool judge_scripts(struct lead_step *s)
         }
         well += w->report.status == 0 && !w->report.signalled;
         lead_exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
-        /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only
-         * when their host was lost. */
+        if (elastic && w->report.signalled && lead->driver_deaths >= DRIVER_DEATHS_MAX) {
+            lead_exit_text(w, "driver, which runs the script,", text, sizeof(text));
+            lead_fail(lead, 128 + w->report.status, DRIVER_DEATHS, lead->driver_deaths, text);
+        }
+        /* A driver that was killed gets a successor, if it is not the last of many: it holds nothing that training needs.
+         * Scripts are restarted only when their host was lost. */
         why = elastic && !w->report.signalled && w->report.status != 0 ? raised(lead, w) : NULL;
         if (why != NULL)
             lead_fail(lead, w->report.status, "%s", why);

@@ -138,6 +138,7 @@ struct shoal_lead {
     uint64_t progress_ns; /* last PROGRESS entry */
     uint32_t failures;    /* rounds of deaths since the last step: many at once are one */
     uint64_t failure_ns;
+    uint32_t driver_deaths; /* by signals, since the last step */
     char last_death[200]; /* how a worker ended last that did not end well */
     /* Calls. */
     bool train_due; /* the driver called train() and that is not in the log yet */

@@ -494,6 +494,49 @@ static void test_driver_is_not_asked_for_again_and_again(void **state)
     finish();
 }
 
+/* By the host, out of memory, or by its own native code. That is its own end, and none of the workers'. */
+static void test_a_driver_that_is_killed_again_and_again_ends_the_job(void **state)
+{
+    uint64_t last = 0;
+    unsigned kills = 0;
+
+    (void)state;
+    start(13, true, 1, 2);
+    w.step_ns = 1000 * SHOAL_S;
+    w_new_lead(&w, 0);
+    for (unsigned i = 0; i < 20000 && !shoal_job_state_ended((enum shoal_job_state)w.job->state); i++) {
+        struct w_worker *driver = w_any(&w, SHOAL_JOB_DRIVER, 0);
+
+        if (driver != NULL && driver->id != last) {
+            last = driver->id;
+            kill_worker(driver);
+            kills++;
+        }
+        w_run_for(&w, SHOAL_MS);
+    }
+    expect_state(SHOAL_JOB_ERROR);
+    assert_int_equal(w.job->exit_code, 137);
+    assert_string_equal(w.job->reason, "5 times without one step in between: the driver, which runs the script, was ended by signal 9 "
+                                       "(SIGKILL: the host may be out of memory): last line of stderr");
+    assert_int_equal(kills, 5);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_a_driver_may_be_killed_as_often_as_training_goes_on(void **state)
+{
+    (void)state;
+    start(13, true, 1, 2);
+    w.step_ns = 40 * SHOAL_MS;
+    w_new_lead(&w, 0);
+    for (unsigned i = 1; i <= 12; i++) {
+        w_run_to_step(&w, 1, 20 * i, 10 * SHOAL_S);
+        if (w_any(&w, SHOAL_JOB_DRIVER, 0) != NULL)
+            kill_worker(w_any(&w, SHOAL_JOB_DRIVER, 0));
+    }
+    finish();
+}
+
 static void test_driver_fails(void **state)
 {
     (void)state;
@@ -1330,6 +1373,8 @@ int main(void)
         cmocka_unit_test(test_driver_of_a_host_without_slots),
         cmocka_unit_test(test_a_driver_that_is_lost_after_the_last_step),
         cmocka_unit_test(test_driver_is_not_asked_for_again_and_again),
+        cmocka_unit_test(test_a_driver_that_is_killed_again_and_again_ends_the_job),
+        cmocka_unit_test(test_a_driver_may_be_killed_as_often_as_training_goes_on),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_a_failure_in_users_code_ends_the_job_if_the_script_does),
         cmocka_unit_test(test_a_leader_that_did_not_see_a_call_fail_says_why_all_the_same),
