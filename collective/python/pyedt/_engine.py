@@ -184,13 +184,24 @@ def graphs_cause(text):
     return (causes or [text.split("Call arguments received")[0]])[-1], places
 
 
+def cut(text, characters):
+    """Where it does not fit, its whole words, and a sign that there were more."""
+    if len(text) <= characters:
+        return text
+    words = text[:characters - 4].rpartition(" ")[0]
+    return words + " ..." if len(words) > characters / 2 else text[:characters]
+
+
 def failure_text(error):
     """One line, the cause first, then the innermost line of the user's: what `shoal why` shows. The whole trace is in the
     engine's stderr."""
     from pyedt._bundle import Unfit
+    from pyedt._loader import DataSetFailed
 
+    if isinstance(error, DataSetFailed):
+        return error.said
     if isinstance(error, Unfit):
-        return str(error)[:TEXT_CHARACTERS]  # it is about the host, and no line of the user's is the cause
+        return cut(str(error), TEXT_CHARACTERS)  # it is about the host, and no line of the user's is the cause
     last = traceback.format_exception_only(type(error), error)[-1].strip()
     places = [(frame.filename, frame.lineno, frame.name, frame.line or "")
               for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
@@ -199,10 +210,10 @@ def failure_text(error):
         last, places = found[0], found[1] or places
     last = " ".join(last.split())  # an end that has several lines would be taken for its last one
     if not places:
-        return last[:TEXT_CHARACTERS]
+        return cut(last, TEXT_CHARACTERS)
     file, line, name, code = places[-1]
     place = " (%s, line %s, in %s: %s)" % (os.path.basename(file), line, name, code.strip()[:100])
-    return last[:TEXT_CHARACTERS - len(place)] + place
+    return cut(last, TEXT_CHARACTERS - len(place)) + place
 
 
 def main():

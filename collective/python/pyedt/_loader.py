@@ -69,7 +69,18 @@ def no_batch(samples, ids, error):
     other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
     said = "sample %d of the data set is %s" % (ids[0], kinds[0])
     said += "" if other is None else ", sample %d is %s" % (ids[other], kinds[other])
-    return "these samples make no batch: %s (%s). Make them alike, or give a fn_batch_collate" % (said, error)
+    return "these samples make no batch: %s. Make them alike, or give a fn_batch_collate: %s" % (said, error)
+
+
+class DataSetFailed(RuntimeError):
+    """What a loader process raised there: `said`, as an engine says its failures, and the whole trace."""
+
+    def __init__(self, said, trace):
+        super().__init__(said, trace)
+        self.said, self.trace = said, trace
+
+    def __str__(self):
+        return "the data set failed in a loader process:\n" + self.trace
 
 
 class LoaderLost(RuntimeError):
@@ -121,8 +132,8 @@ class Loader:
             child = next(c for c in self._children if c.socket.fileno() == fd)
             for key, answer in child.pump():
                 self._asked.pop(key, None)
-                if isinstance(answer, str):
-                    raise RuntimeError(answer)
+                if isinstance(answer, DataSetFailed):
+                    raise answer
                 self._answers[key] = answer
 
     def close(self):
@@ -220,5 +231,7 @@ def answer_request(handout, seed, ids, reseed):
         batch, handed = fetch(handout, ids)
         pickle.dumps(batch, protocol=5)  # what cannot travel is told, not lost
         return batch, handed
-    except Exception:
-        return "the data set failed in a loader process:\n" + traceback.format_exc()
+    except Exception as error:
+        from pyedt import _engine
+
+        return DataSetFailed(_engine.failure_text(error), traceback.format_exc())

@@ -120,6 +120,23 @@ def test_an_error_in_a_loader_child_arrives_with_its_trace(monkeypatch):
     loader.close()
 
 
+def test_what_a_loader_child_raises_is_told_with_its_cause_and_the_users_line():
+    loader = _loader.Loader((_data.DataSet(Broken(60)), None), None, _chance.seed_all, 1)
+    with pytest.raises(RuntimeError) as raised:
+        loader.get(0, (1, 1), 5, [49, 50])
+    loader.close()
+    words = _engine.failure_text(raised.value)
+    assert words.startswith("KeyError: 'row fifty' (test_training.py, line ") and words.endswith("in __getitem__: raise KeyError(\"row fifty\"))")
+    assert _engine.failure(raised.value) == _comm.FAILED_USER_CODE
+
+
+def test_words_that_do_not_fit_end_with_a_whole_one():
+    assert _engine.failure_text(ValueError("word " * 20)) == "ValueError: " + " ".join(["word"] * 20)
+    text = _engine.failure_text(ValueError("word " * 90))
+    assert 260 < len(text) <= _engine.TEXT_CHARACTERS and text.endswith(" word ...")
+    assert len(_engine.failure_text(ValueError("x" * 900))) == _engine.TEXT_CHARACTERS
+
+
 def test_a_dead_loader_child_is_no_fault_of_the_users_code():
     loader = _loader.Loader((_data.DataSet(Rows(60)), None), None, _chance.seed_all, 1)
     os.kill(loader._children[0].pid, 9)
