@@ -17,6 +17,7 @@
 #define HEADER "Traceback (most recent call last):"
 #define FRAME "  File \""
 #define USERS "/_submitted_code/" /* agent_jobs.c unpacks what was submitted there */
+#define WARNING "Warning"
 #define SOURCE_BYTES 60
 #define PLACE_BYTES 120
 
@@ -40,6 +41,8 @@ static bool begins(struct line line, const char *with)
 {
     return line.len >= strlen(with) && memcmp(line.at, with, strlen(with)) == 0;
 }
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static bool is_empty(struct line line)
 {
@@ -156,6 +159,49 @@ static bool goes_on(const char *at)
     return true;
 }
 
+/* `main.py:12: UserWarning: text` of Python's own warnings, `[W1128 12:13:14.15 file.cpp:16] text` of torch's, and logging's. */
+static bool is_warning(struct line line)
+{
+    if (begins(line, "WARNING:") || (begins(line, "[W") && line.len > 2 && is_digit(line.at[2])))
+        return true;
+    for (size_t i = 0; i + 1 < line.len; i++) { /* a colon, digits, a colon, a name that ends with Warning, a colon */
+        size_t digits = i + 1, name;
+
+        if (line.at[i] != ':')
+            continue;
+        while (digits < line.len && is_digit(line.at[digits]))
+            digits++;
+        if (digits == i + 1 || digits + 1 >= line.len || line.at[digits] != ':' || line.at[digits + 1] != ' ')
+            continue;
+        name = digits + 2;
+        for (i = name; i < line.len && line.at[i] != ':' && line.at[i] != ' ';)
+            i++;
+        return i < line.len && line.at[i] == ':' && i - name >= strlen(WARNING) &&
+               memcmp(line.at + i - strlen(WARNING), WARNING, strlen(WARNING)) == 0;
+    }
+    return false;
+}
+
+/* All of `tail` but warnings, each with its source below it: they are no reason why something ended. */
+static void leave_out_warnings(const char *tail, char *kept, size_t cap)
+{
+    bool within = false;
+    size_t used = 0;
+    struct line line;
+
+    for (const char *at = tail, *next; at != NULL; at = next) {
+        next = line_of(at, &line);
+        within = is_warning(line) || (within && line.len > 0 && (line.at[0] == ' ' || line.at[0] == '\t'));
+        if (within || used + line.len + 2 > cap)
+            continue;
+        memcpy(kept + used, line.at, line.len);
+        used += line.len;
+        if (next != NULL)
+            kept[used++] = '\n';
+    }
+    kept[used] = '\0';
+}
+
 /* The message comes first: where there is no room for both, the place loses its source, then its parts. A message that is cut
  * all the same leaves the place a quarter. */
 static void fit_place(char *place, size_t message, size_t cap)
@@ -177,12 +223,16 @@ static void fit_place(char *place, size_t message, size_t cap)
 
 void agent_words(const char *tail, char *text, size_t cap)
 {
-    struct line last = last_line(tail), end = { 0 };
-    const char *frames = last_traceback(tail), *after = NULL;
+    char said[AGENT_WORDS_TAIL_BYTES];
+    struct line last, end = { 0 };
+    const char *frames, *after = NULL;
     char place[2 * PLACE_BYTES] = "";
     size_t room;
 
     SHOAL_ASSERT(cap > sizeof(place) / 4);
+    leave_out_warnings(tail, said, sizeof(said));
+    last = last_line(said);
+    frames = last_traceback(said);
     if (frames != NULL)
         after = read_frames(frames, place, sizeof(place), &end);
     if (end.len == 0 || !goes_on(after)) { /* no traceback, or the script went on after it */

@@ -37,6 +37,15 @@ static const struct row {
     { "the script went on", TOP MAIN "KeyError: 'width'\nstill here\ngives up\n", "gives up" },
     { "cut off within a frame", "area\n    return box\nKeyError: 'width'\n", "KeyError: 'width'" },
     { "a traceback without an end", TOP MAIN, "    return box[\"width\"] * 2" },
+    { "a warning is no reason", "/r/_submitted_code/m/main.py:2: UserWarning: just a hint\n  warnings.warn(\"just a hint\")\n", "" },
+    { "a warning and its source, at the end of what was said", "gives up\n/r/m/main.py:12: DeprecationWarning: old\n  f(1,\n", "gives up" },
+    { "a warning without its source", "<string>:1: torch.jit.TracerWarning: x\ngives up\n", "gives up" },
+    { "a warning of torch's native code", "gives up\n[W1128 04:26:57.120394 socket.cpp:460] [c10d] cannot\n", "gives up" },
+    { "a warning of logging", "gives up\nWARNING:root:slow\n", "gives up" },
+    { "a warning after a traceback", TOP MAIN "KeyError: 1\n/usr/lib/python3.11/multiprocessing/resource_tracker.py:224: UserWarning: leaked\n  warnings.warn('leaked')\n",
+      "KeyError: 1 (main.py, line 12, in area: return box[\"width\"] * 2)" },
+    { "a warning that was raised", TOP MAIN "UserWarning: just a hint\n", "UserWarning: just a hint (main.py, line 12, in area: return box[\"width\"] * 2)" },
+    { "what only looks like a warning", "main.py:12: Warning\n12: a Warning: no\n", "12: a Warning: no" },
     { "a frame without its quote", TOP "  File \"/r/_submitted_code/a.py\nE: 1\n", "E: 1" },
 };
 
@@ -55,7 +64,7 @@ static void ends_of_logs(void **state)
 /* Of any length, and every end of it: what is shown fits, and is terminated. */
 static void any_length_fits(void **state)
 {
-    static const char pieces[][160] = { TOP, MAIN, TORCH, "  File \"", "E: ", "\n", "\t", "/_submitted_code/" };
+    static const char pieces[][160] = { TOP, MAIN, TORCH, "  File \"", "E: ", "\n", "\t", "/_submitted_code/", "a.py:1: UserWarning: b\n  " };
     char tail[AGENT_WORDS_TAIL_BYTES];
 
     (void)state;
@@ -63,8 +72,8 @@ static void any_length_fits(void **state)
         size_t len = 0;
         char text[200];
 
-        for (unsigned n = seed; n > 0; n /= 8)
-            for (const char *c = pieces[n % 8]; *c != '\0' && len + 1 < sizeof(tail); c++)
+        for (unsigned n = seed; n > 0; n /= 9)
+            for (const char *c = pieces[n % 9]; *c != '\0' && len + 1 < sizeof(tail); c++)
                 tail[len++] = *c;
         for (size_t pad = seed % 300; pad > 0 && len + 1 < sizeof(tail); pad--)
             tail[len++] = 'x';
