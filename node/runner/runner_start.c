@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "shoal/banned.h"
@@ -45,6 +46,18 @@ void runner_hooks_use(const struct runner_hooks *hooks) { the_hooks = hooks; }
 
 const struct runner_hooks *runner_hooks_now(void) { return the_hooks; }
 
+/* To the process's own log, as a shell says it. */
+static void say_why_not(const char *what)
+{
+    const char *why = strerrordesc_np(errno);
+    struct iovec parts[] = { { .iov_base = (char *)(uintptr_t)what, .iov_len = strlen(what) },
+                             { .iov_base = ": ", .iov_len = 2 },
+                             { .iov_base = (char *)(uintptr_t)why, .iov_len = why == NULL ? 0 : strlen(why) },
+                             { .iov_base = "\n", .iov_len = 1 } };
+
+    (void)!writev(STDERR_FILENO, parts, 4);
+}
+
 /* In the new process, between fork and exec. Only async-signal-safe calls; errors go to the exit status pipe. */
 static void become(const struct shoal_runner_start *start, const int fds[3], const int *kept, unsigned kept_count)
 {
@@ -63,12 +76,15 @@ static void become(const struct shoal_runner_start *start, const int fds[3], con
             (void)fcntl(kept[i], F_SETFD, 0);
     (void)setpriority(PRIO_PROCESS, 0, start->nice);
     runner_cgroup_write(start->cgroup, "cgroup.procs", "0");
-    if (chdir(start->cwd) != 0)
+    if (chdir(start->cwd) != 0) {
+        say_why_not(start->cwd);
         _exit(126);
+    }
     if (the_hooks != NULL && start->how == SHOAL_START_EXEC)
         the_hooks->become(start, kept, kept_count);
     /* execvpe takes char *const *: it does not write to the strings. */
     (void)execvpe(start->argv[0], (char *const *)(uintptr_t)start->argv, (char *const *)(uintptr_t)start->env);
+    say_why_not(start->argv[0]);
     _exit(127);
 }
 

@@ -234,6 +234,7 @@ static void order(struct fixture *f, uint8_t kind, uint64_t worker, uint64_t fre
 }
 
 static const char *log_mib = "256";
+static const char *shell = "/bin/sh";
 
 /* Starts `sh -c script` as worker `id` in slot `id`. */
 static void start(struct fixture *f, uint64_t id, const char *script, uint64_t freeze, uint64_t kill_at)
@@ -256,7 +257,7 @@ static void start(struct fixture *f, uint64_t id, const char *script, uint64_t f
                                               .lock_path = lock,
                                               .cgroup = "",
                                               .argc = 3,
-                                              .argv = { "/bin/sh", "-c", script },
+                                              .argv = { shell, "-c", script },
                                               .envc = 3,
                                               .env = { mark, "PATH=/usr/bin:/bin", bound } };
     say(f);
@@ -364,6 +365,33 @@ static char *log_text(const struct fixture *f)
     text[facts.st_size] = '\0';
     (void)close(fd);
     return text;
+}
+
+/* As a shell says it: in the worker's own log, whose last line is the reason that people are shown. */
+static void what_cannot_be_executed_is_told_in_the_log(void **state)
+{
+    static const struct {
+        const char *program, *said;
+    } rows[] = { { "./nope", "./nope: No such file or directory\n" },
+                 { "./text", "./nope: No such file or directory\n./text: Permission denied\n" } };
+    struct fixture *f = *state;
+    char path[128];
+    char *text;
+
+    (void)snprintf(path, sizeof(path), "%s/text", f->dir);
+    (void)close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    hear(f, SHOAL_RUNNER_WELCOME);
+    for (unsigned i = 0; i < 2; i++) {
+        shell = rows[i].program;
+        start(f, i + 1, "", 0, 0);
+        shell = "/bin/sh";
+        hear(f, SHOAL_RUNNER_STARTED);
+        hear(f, SHOAL_RUNNER_EXITED);
+        assert_int_equal(got.status, 127);
+        text = log_text(f);
+        assert_string_equal(text, rows[i].said);
+        free(text);
+    }
 }
 
 /* The log is a pipe here, which nobody empties at first: the output is on its way when its worker has ended. What is
@@ -864,6 +892,7 @@ int main(void)
         PROCESS(a_runner_that_may_end_leaves_nobody_behind),
         PROCESS(a_flooded_log_is_cut_and_says_so_once),
         PROCESS(an_exit_status_and_a_signal_are_told),
+        PROCESS(what_cannot_be_executed_is_told_in_the_log),
         PROCESS(a_worker_is_frozen_at_its_deadline_and_thawed),
         PROCESS(a_worker_is_killed_at_its_deadline_though_frozen),
         PROCESS(a_kill_with_grace_lets_a_worker_end_itself_even_if_frozen),
