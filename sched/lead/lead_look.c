@@ -238,6 +238,28 @@ static void why_links(const struct shoal_lead *lead, char *text, size_t cap, siz
                  "connects to the workers' ports there");
 }
 
+/* The script's own word, where it is what bounds the job. */
+static void why_bounded(const struct shoal_lead *lead, char *text, size_t cap, size_t *used)
+{
+    const struct shoal_call *call = shoal_job_running_call(lead->job);
+    uint32_t most = lead->job->spec.workers_max;
+    char line[160];
+
+    SHOAL_ASSERT(*used < cap);
+    if (call == NULL)
+        return;
+    if (call->engines_max > 0 && call->engines_max < most)
+        most = call->engines_max;
+    if (call->sizes.virtual_workers > 0 && call->sizes.virtual_workers < most)
+        most = call->sizes.virtual_workers;
+    if (most == lead->job->spec.workers_max)
+        return;
+    (void)snprintf(line, sizeof(line),
+                   "call %u of train() takes %u of %u workers: its engines_number or effective_batch_size asks for no more",
+                   call->call, most, lead->job->spec.workers_max);
+    add_line(text, cap, used, line);
+}
+
 void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const struct shoal_job *job = lead->job;
@@ -266,6 +288,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
                    lead->pending[0] != '\0' ? "\n" : "", lead->pending, lead->cut_off[0] != '\0' ? "\n" : "",
                    lead->cut_off);
     used = strlen(text);
+    why_bounded(lead, text, cap, &used);
     if (lead->unfit_count > 0)
         add_line(text, cap, &used, lead->unfit_why);
     lead_unfit_others(lead, others, sizeof(others));

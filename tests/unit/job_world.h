@@ -123,6 +123,7 @@ struct world {
     uint32_t calls;        /* train() calls of the driver */
     bool stamps_of_placed; /* as of an agent, which has none of a host that holds no placement */
     uint64_t steps;        /* of each call */
+    uint32_t engines_max;  /* that each call is given; 0: none */
     int32_t driver_status, script_status;
     int words_max; /* of what train() raised, bytes that the driver's last line has */
     uint64_t script_ns;
@@ -375,6 +376,7 @@ static inline void w_train(struct world *w, struct w_worker *worker)
     m.kind = SHOAL_WORKER_TRAIN;
     m.train.call = worker->wants_call;
     m.train.job_seed = 42;
+    m.train.engines_max = w->engines_max;
     memcpy(m.train.bundle_path, "blob:", 5);
     shoal_hex_text(hash, 32, m.train.bundle_path + 5);
     (void)snprintf(m.train.signature, sizeof(m.train.signature), "net of call %u", worker->wants_call);

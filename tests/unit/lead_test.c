@@ -881,6 +881,33 @@ static void test_why_names_a_data_connection_that_is_waited_for(void **state)
     finish();
 }
 
+/* Fewer workers than were asked for, and free slots: it is the script that wants no more. */
+static void test_why_names_the_bound_that_a_call_has(void **state)
+{
+    static const struct {
+        uint32_t engines_max, workers_max, engines;
+        const char *says;
+    } rows[] = { { 2, 6, 2, "\ncall 1 of train() takes 2 of 6 workers: its engines_number or effective_batch_size asks for no more\n" },
+                 { 0, 8, 6, "\ncall 1 of train() takes 6 of 8 workers: its engines_number or effective_batch_size asks for no more\n" },
+                 { 6, 6, 6, NULL },
+                 { 0, 4, 4, NULL } };
+    static char why[2048];
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        start(29, true, 1, rows[i].workers_max);
+        w.engines_max = rows[i].engines_max;
+        w.steps = 2000;
+        w_new_lead(&w, 2);
+        w_run_to_step(&w, 1, 600, 20 * SHOAL_S);
+        assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), rows[i].engines);
+        shoal_lead_why(w.lead, why, sizeof(why));
+        if (rows[i].says == NULL ? strstr(why, "of train() takes") != NULL : strstr(why, rows[i].says) == NULL)
+            fail_msg("row %u: %s", i, why);
+        finish();
+    }
+}
+
 /* L1: a worker that the log does not hold is told to end, whoever started it. */
 static void test_a_worker_that_is_not_in_the_log_is_ended(void **state)
 {
@@ -1391,6 +1418,7 @@ int main(void)
         cmocka_unit_test(test_attempts_end),
         cmocka_unit_test(test_agent_away),
         cmocka_unit_test(test_local_shrink),
+        cmocka_unit_test(test_why_names_the_bound_that_a_call_has),
         cmocka_unit_test(test_a_worker_that_is_not_in_the_log_is_ended),
         cmocka_unit_test(test_workers_of_a_former_boot_are_dropped),
         cmocka_unit_test(test_nobody_is_started_without_support),
