@@ -105,9 +105,10 @@ struct agent_settings {
 struct agent_run {
     bool used;
     bool started;
+    bool ordered; /* to end, by its job's leader or by the slots' table */
     uint64_t worker_id;
-    uint32_t slot;
-    uint8_t role; /* enum shoal_job_role */
+    uint32_t slot; /* SHOAL_SLOT_NONE: a driver, which takes none */
+    uint8_t role;  /* enum shoal_job_role */
     uint8_t token[SHOAL_JOB_TOKEN_BYTES];
     uint64_t lease_generation;
     uint64_t deadline_ns;
@@ -373,6 +374,9 @@ void agent_job_call(struct agent *agent, const struct agent_job *job, const char
 void agent_run_log(const struct agent_run *run, const char *end, char *path, size_t cap);
 /* The same of a task of an array, relative to the job's result folder. */
 void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap);
+/* What the launcher's log says of its start on `host`, and the agent's log of its end. */
+void agent_run_start_text(const struct agent_run *run, const char *host, char *text, size_t cap);
+void agent_run_end_text(const struct agent_run *run, int32_t status, bool signalled, const char *why, char *text, size_t cap);
 void agent_job_cold(void *arg, struct shoal_job_id id, const char *why); /* `arg` is the agent */
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);

@@ -579,6 +579,27 @@ void agent_run_log(const struct agent_run *run, const char *end, char *path, siz
         (void)snprintf(path, cap, "log/app.%s/%s%s", run->task, run->role == SHOAL_JOB_DRIVER ? "driver." : "", end);
 }
 
+void agent_run_start_text(const struct agent_run *run, const char *host, char *text, size_t cap)
+{
+    if (run->slot == SHOAL_SLOT_NONE)
+        (void)snprintf(text, cap, "starts worker %llu, the driver, on %s", (unsigned long long)run->worker_id, host);
+    else
+        (void)snprintf(text, cap, "starts worker %llu on slot %u of %s", (unsigned long long)run->worker_id, run->slot, host);
+}
+
+void agent_run_end_text(const struct agent_run *run, int32_t status, bool signalled, const char *why, char *text, size_t cap)
+{
+    char place[32] = ", the driver,";
+
+    if (run->slot != SHOAL_SLOT_NONE)
+        (void)snprintf(place, sizeof(place), " of slot %u", run->slot);
+    if (run->ordered && signalled)
+        (void)snprintf(text, cap, "worker %llu%s ended, as it was ordered to", (unsigned long long)run->worker_id, place);
+    else
+        (void)snprintf(text, cap, "worker %llu%s ended: %s %d%s%s", (unsigned long long)run->worker_id, place,
+                       signalled ? "signal" : "status", status, why[0] == '\0' ? "" : ": ", why);
+}
+
 static void start_run(struct agent *agent, struct agent_job *job, struct agent_run *run)
 {
     struct agent_start_text *t = calloc(1, sizeof(*t));
@@ -616,8 +637,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.cgroup = "";
     agent_env_fill(agent, job, run, log_dir, t);
     run->started = true;
-    (void)snprintf(line, sizeof(line), "starts worker %llu on slot %u of %s", (unsigned long long)run->worker_id,
-                   run->slot, agent->settings.name);
+    agent_run_start_text(run, agent->settings.name, line, sizeof(line));
     if (run->role != SHOAL_JOB_TASK) /* the table of an array's tasks says so */
         launcher_line(job, run, line);
     launcher_notes(job, run);

@@ -42,6 +42,11 @@ static void on_drained(void *arg, uint64_t worker_id, uint64_t grace_ns)
 
 void agent_serve_stop(struct agent *agent, uint64_t worker_id, uint64_t grace_ns)
 {
+    struct agent_job *job = NULL;
+    struct agent_run *run = agent_run_find(agent, worker_id, &job);
+
+    if (run != NULL)
+        run->ordered = true;
     if (grace_ns == 0 || !serve_host_drain(agent->serve, worker_id, grace_ns))
         workers_kill(agent->workers, worker_id, grace_ns);
 }

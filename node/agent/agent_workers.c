@@ -614,6 +614,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
     struct agent_job *job = NULL;
     struct agent_run *run = agent_run_find(agent, worker_id, &job);
+    char line[320];
 
     if (run != NULL && job->over[0] != '\0' && run->role != SHOAL_JOB_ENGINE && signalled) {
         text = job->over;
@@ -627,10 +628,10 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
     else if (run != NULL && (status != 0 || signalled))
         last_words(job, run, event.u.exited.text, sizeof(event.u.exited.text));
-    if (run != NULL)
-        agent_log(agent, "%s: worker %llu of slot %d ended: %s %d%s%s", job->text, (unsigned long long)worker_id,
-                  (int)run->slot, signalled ? "signal" : "status", status, event.u.exited.text[0] == '\0' ? "" : ": ",
-                  event.u.exited.text);
+    if (run != NULL) {
+        agent_run_end_text(run, status, signalled, event.u.exited.text, line, sizeof(line));
+        agent_log(agent, "%s: %s", job->text, line);
+    }
     if (run != NULL && run->role == SHOAL_JOB_DRIVER)
         agent_folders_drop_bundle(agent, job);
     if (run != NULL && run->role == SHOAL_JOB_TASK) {
