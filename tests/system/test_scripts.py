@@ -117,3 +117,30 @@ def test_what_an_engine_wrote_before_it_failed_is_there_when_train_raises(pair, 
 def test_a_script_trains_to_the_same_bits_with_one_worker_and_with_three(outcomes, kind):
     assert not outcomes[1][kind].startswith("failed"), outcomes[1][kind]
     assert outcomes[3][kind] == outcomes[1][kind]
+
+
+OWN_MODULES = """
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src"))
+import torch
+from fabric_model import FabricModel
+from beside import Net
+from below import loss
+from users import ROWS
+
+net = Net(4, 2)
+FabricModel(net, lambda: ([(torch.ones(4), 1)] * ROWS, None), loss, torch.optim.SGD(net.parameters(), lr=0.1)).train(1, 8, 2)
+"""
+
+
+def test_engines_find_the_modules_that_the_script_finds(pair, tmp_path):
+    """Beside it in its own folder, by what it puts into sys.path, and by --env PYTHONPATH, which takes nothing of Shoal's away."""
+    for name, text in (("scripts/main.py", OWN_MODULES), ("scripts/beside.py", "from torch import nn\nclass Net(nn.Linear): pass\n"),
+                       ("src/below.py", "from torch import nn\ndef loss(output, target): return nn.functional.cross_entropy(output, target)\n"),
+                       ("lib/users.py", "ROWS = 64\n")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    job = submit(pair, pair.hosts[0], tmp_path, "--model-main", "scripts/main.py", "--workers", 3, "--env", "PYTHONPATH=lib",
+                 framework="edtPyTorch")
+    facts = ended(pair, job, 120)
+    assert facts["state"] == "FINISHED", facts["detail"]
