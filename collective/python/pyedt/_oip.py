@@ -191,6 +191,13 @@ def _raw_of(array, datatype):
     return b"".join(len(one).to_bytes(4, "little") + one for one in map(_as_bytes, array.reshape(-1).tolist()))
 
 
+def _numbers_of(array, name):
+    if array.dtype.kind == "f" and not numpy.isfinite(array).all():
+        raise ValueError("output %s has NaN or Infinity, for which JSON has no number: ask for it as binary data "
+                         "(its parameter binary_data: true)" % name)
+    return array.reshape(-1).tolist()
+
+
 def write(request, model, version, outputs):
     """(headers, body) of the answer. `outputs`: name -> array."""
     said, raws = {"model_name": model, "model_version": version, "outputs": []}, []
@@ -209,9 +216,9 @@ def write(request, model, version, outputs):
         elif datatype == "BYTES":
             one["data"] = [_as_bytes(value).decode("utf-8", "replace") for value in array.reshape(-1).tolist()]
         else:
-            one["data"] = array.reshape(-1).tolist()
+            one["data"] = _numbers_of(array, name)
         said["outputs"].append(one)
-    text = json.dumps(said, separators=(",", ":")).encode()
+    text = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
     if not raws:
         return {"content_type": JSON_TYPE}, text
     return {"content_type": BINARY_TYPE, "header_len": len(text)}, b"".join([text] + raws)

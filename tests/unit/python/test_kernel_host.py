@@ -782,6 +782,19 @@ def test_texts_as_tensors_both_ways():
         _oip.read(said + raw[:-1], len(said))
 
 
+def test_an_answer_that_json_has_no_number_for_is_refused_by_name():
+    """NaN and Infinity are Python's, not JSON's: a client could not read the answer. Binary tensors hold them."""
+    asked = {"inputs": [tensor([[1.0, 2.0]], name="x")]}
+    found = {"fine": numpy.ones((1, 2), "f4"), "y": numpy.array([[1.0, float("nan")]], "f4")}
+    for value in float("nan"), float("inf"), -float("inf"):
+        found["y"][0, 1] = value
+        with pytest.raises(ValueError, match="output y .*binary_data"):
+            _oip.write(_oip.read(json.dumps(asked).encode()), "m", "1", found)
+    binary = dict(asked, outputs=[{"name": "y", "parameters": {"binary_data": True}}])
+    headers, body = _oip.write(_oip.read(json.dumps(binary).encode()), "m", "1", found)
+    assert numpy.frombuffer(body[headers["header_len"]:], "<f4").tolist() == [1.0, -float("inf")]
+
+
 # ---- runtimes --------------------------------------------------------------------------------------------------------
 
 
