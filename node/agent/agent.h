@@ -286,6 +286,8 @@ void agent_serve_create(struct agent *agent);
 /* The process of a replica is started, or was found again. */
 void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run);
 void agent_serve_ended(struct agent *agent, uint64_t worker_id);
+/* The mesh has no such version of a service any more. */
+void agent_serve_forget(struct agent *agent, struct shoal_job_id job);
 /* Asks the service's group how it is to run now; agent_job_asked() follows. */
 void agent_serve_ask(struct agent *agent, struct agent_job *job);
 /* The path of the file that holds the group's answer. */

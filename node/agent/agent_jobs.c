@@ -458,6 +458,7 @@ void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep)
     char folder[AGENT_PATH_BYTES];
 
     agent_job_closed(agent, id);
+    agent_serve_forget(agent, id);
     if (job != NULL)
         job_free(agent, job);
     if (keep) {
@@ -475,6 +476,7 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
     char folder[AGENT_PATH_BYTES], results[AGENT_PATH_BYTES] = "";
 
     agent_job_closed(agent, id);
+    agent_serve_forget(agent, id);
     agent_job_folder(agent, id, folder, sizeof(folder));
     if (job != NULL) {
         memcpy(results, job->result_dir, sizeof(results));

@@ -96,7 +96,13 @@ void agent_serve_started(struct agent *agent, const struct agent_job *job, const
         return;
     agent_serve_socket(agent, job, run, path, sizeof(path));
     agent_serve_knobs(agent, job, &knobs);
-    serve_host_start(agent->serve, job->id, run->worker_id, run->index, path, knobs.timeout_s);
+    serve_host_start(agent->serve, &(struct serve_start){ .job = job->id,
+                                                          .service = job->spec.service,
+                                                          .version = job->spec.version,
+                                                          .worker_id = run->worker_id,
+                                                          .index = run->index,
+                                                          .path = path,
+                                                          .limit_s = knobs.timeout_s });
 }
 
 /* ---- the document of a service, and its runtime's where that is an administrator's ---- */
@@ -226,6 +232,30 @@ void agent_serve_ask(struct agent *agent, struct agent_job *job)
 
 void agent_serve_ended(struct agent *agent, uint64_t worker_id) { serve_host_end(agent->serve, worker_id); }
 
+void agent_serve_forget(struct agent *agent, struct shoal_job_id job) { serve_host_forget(agent->serve, job); }
+
+/* Nothing of it is here any more but what was counted (H6 of serve_host.h). */
+static bool is_past(const struct shoal_serving *s) { return s->ready == 0 && s->open == 0; }
+
+/* What was counted, of those that are told already and of those that have no ready kernel here: these come last. */
+static void add_counted(const struct agent *agent, struct shoal_serving_record *serving)
+{
+    struct serve_counted c;
+
+    for (size_t place = 0; serve_host_counted(agent->serve, place, &c); place++) {
+        unsigned at = 0;
+
+        while (at < serving->count && !shoal_job_id_equal(serving->services[at].job, c.job))
+            at++;
+        if (at == SHOAL_SERVING_MAX || c.counts->answered + c.counts->failed == 0)
+            continue;
+        if (at == serving->count)
+            serving->services[serving->count++] = (struct shoal_serving){ .job = c.job };
+        serving->services[at].answered = c.counts->answered;
+        serving->services[at].failed = c.counts->failed;
+    }
+}
+
 /* The record has no room for more: the rest is not told. */
 static void tell(struct agent *agent, const struct shoal_serving_record *all)
 {
@@ -235,6 +265,9 @@ static void tell(struct agent *agent, const struct shoal_serving_record *all)
     size_t len;
 
     memcpy(record.key.bytes, agent->identity.node.bytes, sizeof(record.key.bytes));
+    while (fits.count > 0 && is_past(&fits.services[fits.count - 1]) &&
+           shoal_serving_record_encode(&fits, bytes, sizeof(bytes), &len) != SHOAL_OK)
+        fits.count--;
     if (shoal_serving_record_encode(&fits, bytes, sizeof(bytes), &len) != SHOAL_OK)
         for (unsigned i = 0; i < fits.count; i++) /* who serves comes before how much it served */
             fits.services[i].answered = fits.services[i].failed = 0;
@@ -256,21 +289,18 @@ void agent_serve_look(struct agent *agent)
         return;
     count = serve_host_facts(agent->serve, facts, SERVE_FACTS_MAX);
     for (size_t i = 0; i < count && serving.count < SHOAL_SERVING_MAX; i++) {
-        const struct serve_counts *counts = serve_host_counts(agent->serve, facts[i].job);
-
         if (facts[i].ready > 0)
             serving.services[serving.count++] =
                 (struct shoal_serving){ .job = facts[i].job,
                                         .ready = facts[i].ready,
                                         .room = facts[i].room < UINT16_MAX ? facts[i].room : UINT16_MAX,
                                         .open = facts[i].open,
-                                        .limit_s = facts[i].limit_s,
-                                        .answered = counts == NULL ? 0 : counts->answered,
-                                        .failed = counts == NULL ? 0 : counts->failed };
+                                        .limit_s = facts[i].limit_s };
     }
     if (agent->services_held != NULL) /* no kernel is ready, and so many wait for one */
         serving.count = (uint8_t)(serving.count + agent->services_held(agent, serving.services + serving.count,
                                                                        SHOAL_SERVING_MAX - serving.count));
+    add_counted(agent, &serving);
     if (memcmp(&serving, &agent->serving_told, sizeof(serving)) != 0)
         tell(agent, &serving);
     agent->serving_changed = false;

@@ -8,20 +8,17 @@
 
 #define LABEL_BYTES 110 /* a service's name has at most 63 characters, none of which a label would escape */
 
-/* The counts of a job's service; NULL: it is none, it has no kernel here, or another job of this version comes first. */
-static const struct serve_counts *counts_of(const struct agent *agent, unsigned place)
+/* The service in this place; false: there is none. `twice`: an earlier place has its label, so it is not shown. */
+static bool counted(const struct agent *agent, size_t place, struct serve_counted *c, bool *twice)
 {
-    const struct agent_job *job = agent->jobs[place];
+    struct serve_counted other;
 
-    if (job == NULL || !job->opened || !shoal_job_spec_serves(&job->spec) ||
-        strpbrk(job->spec.service, "\"\\\n") != NULL)
-        return NULL;
-    for (unsigned i = 0; i < place; i++)
-        if (agent->jobs[i] != NULL && agent->jobs[i]->opened && shoal_job_spec_serves(&agent->jobs[i]->spec) &&
-            strcmp(agent->jobs[i]->spec.service, job->spec.service) == 0 &&
-            agent->jobs[i]->spec.version == job->spec.version && counts_of(agent, i) != NULL)
-            return NULL; /* one sample a label */
-    return serve_host_counts(agent->serve, job->id);
+    if (!serve_host_counted(agent->serve, place, c))
+        return false;
+    *twice = strpbrk(c->service, "\"\\\n") != NULL;
+    for (size_t i = 0; i < place && !*twice && serve_host_counted(agent->serve, i, &other); i++)
+        *twice = strcmp(other.service, c->service) == 0 && other.version == c->version;
+    return true;
 }
 
 static enum shoal_err put_batches(const struct serve_counts *counts, const char *name, const char *label,
@@ -83,18 +80,18 @@ enum shoal_err backend_service_metrics(struct agent *agent, struct shoal_buf *te
                    "for want of room" },
     };
     enum shoal_err err = SHOAL_OK;
+    struct serve_counted c;
+    bool twice;
 
     for (unsigned f = 0; f < FAMILIES && err == SHOAL_OK; f++) {
         err = shoal_metric_family(text, families[f].name, "histogram", families[f].help);
-        for (unsigned i = 0; i < AGENT_JOBS_MAX && err == SHOAL_OK; i++) {
-            const struct serve_counts *counts = counts_of(agent, i);
+        for (size_t i = 0; err == SHOAL_OK && counted(agent, i, &c, &twice); i++) {
             char label[LABEL_BYTES];
 
-            if (counts == NULL)
+            if (twice)
                 continue;
-            (void)snprintf(label, sizeof(label), "service=\"%.63s\",version=\"%u\"",
-                           agent->jobs[i]->spec.service, agent->jobs[i]->spec.version);
-            err = put_family((enum family)f, counts, families[f].name, label, text);
+            (void)snprintf(label, sizeof(label), "service=\"%.63s\",version=\"%u\"", c.service, c.version);
+            err = put_family((enum family)f, c.counts, families[f].name, label, text);
         }
     }
     return err;

@@ -10,7 +10,9 @@
  * H3. What a kernel says wrongly (no frame, an id that it does not have, answers to what it does not read, parts beyond what it
  *     was told that it may send) ends its process: it is told to `broken`. One that only closes its link is connected again.
  * H4. A replica that is to be stopped gets no more requests and answers those that it has, as far as there is time.
- * H5. What one turn of the loop hands to a kernel goes to it in one write, when the turn ends, in order. */
+ * H5. What one turn of the loop hands to a kernel goes to it in one write, when the turn ends, in order.
+ * H6. What a version of a service has answered and failed is kept when its last kernel here ends: the next one counts on. It
+ *     goes when the version does, or for want of room, which takes from the one that ended longest ago. */
 #ifndef SHOAL_NODE_SERVE_HOST_H
 #define SHOAL_NODE_SERVE_HOST_H
 
@@ -63,9 +65,17 @@ struct serve_ask {
 
 struct serve_host *serve_host_create(const struct serve_host_options *options);
 
-/* A replica's process is being started; its kernel will listen at `path`. `limit_s` as in serve_facts. */
-void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
-                      const char *path, uint32_t limit_s);
+struct serve_start {
+    struct shoal_job_id job;
+    const char *service; /* its name, and which version of it the job is; 0: an older agent deployed it */
+    uint32_t version;
+    uint64_t worker_id;
+    uint32_t index;
+    const char *path;
+    uint32_t limit_s; /* as in serve_facts */
+};
+/* A replica's process is being started; its kernel will listen at `path`. */
+void serve_host_start(struct serve_host *host, const struct serve_start *start);
 /* H4. False: it has nothing in hand. True: `drained` says when, with the grace given here; again changes nothing. */
 bool serve_host_drain(struct serve_host *host, uint64_t worker_id, uint64_t grace_ns);
 /* Its process has ended. */
@@ -80,7 +90,7 @@ void serve_host_more(struct serve_host *host, uint64_t id, size_t bytes);
 /* Nobody waits for it any more: `done` does not run. */
 void serve_host_cancel(struct serve_host *host, uint64_t id);
 
-/* One service on this host. */
+/* One service with a kernel's process on this host. */
 struct serve_facts {
     struct shoal_job_id job;
     uint32_t ready;   /* kernels */
@@ -92,8 +102,8 @@ struct serve_facts {
 #define SERVE_FACTS_MAX 64
 size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts, size_t cap);
 
-/* Its counters since its first kernel came to this host. A request that ended without a kernel's answer is in
- * `failed` alone. */
+/* Counters of a service since its first kernel came to this host (H6). A request that ended without a kernel's answer is
+ * in `failed` alone. */
 #define SERVE_BATCH_BOUNDS 7
 static const uint32_t serve_batch_bounds[SERVE_BATCH_BOUNDS] = { 1, 2, 4, 8, 16, 64, 256 };
 struct serve_counts {
@@ -104,8 +114,20 @@ struct serve_counts {
     uint64_t batch_sum;
     uint64_t answered, failed, refused; /* refused: there was no room */
 };
-/* NULL: it is not here. */
+#define SERVE_NAME_BYTES 64
+struct serve_counted {
+    struct shoal_job_id job;
+    char service[SERVE_NAME_BYTES];
+    uint32_t version;
+    bool running; /* it has a kernel's process here */
+    const struct serve_counts *counts;
+};
+/* False: there is no such place. No two have one job, and none that is not running has the name and version of another. */
+bool serve_host_counted(const struct serve_host *host, size_t place, struct serve_counted *counted);
+/* NULL: nothing was counted of it here. */
 const struct serve_counts *serve_host_counts(const struct serve_host *host, struct shoal_job_id job);
+/* The version is gone from the mesh; one with a kernel's process here is kept. */
+void serve_host_forget(struct serve_host *host, struct shoal_job_id job);
 
 /* One replica on this host. */
 struct serve_replica {

@@ -82,6 +82,9 @@ struct kernel_link {
 struct service {
     bool used;
     struct shoal_job_id job;
+    char name[SERVE_NAME_BYTES];
+    uint32_t version;
+    uint64_t ended_ns; /* H6: no kernel's process is here, since then; 0: there is one */
     struct request *waiting; /* by deadline */
     uint32_t waiting_count;
     uint64_t waiting_bytes;
@@ -741,37 +744,75 @@ static void sweep_start(struct serve_host *host)
 
 /* ---- the host's interface ---- */
 
-static struct service *service_need(struct serve_host *host, struct shoal_job_id job)
+/* H6. A place that is free, or else the one whose last kernel ended longest ago; NULL: all have kernels. */
+static struct service *service_room(struct serve_host *host)
 {
-    struct service *service = service_find(host, job);
+    struct service *oldest = NULL;
 
-    for (unsigned i = 0; i < SERVICES_MAX && service == NULL; i++)
-        if (!host->services[i].used)
-            service = &host->services[i];
-    if (service != NULL && !service->used)
-        *service = (struct service){ .used = true, .job = job };
-    return service;
+    for (unsigned i = 0; i < SERVICES_MAX; i++) {
+        struct service *s = &host->services[i];
+
+        if (!s->used)
+            return s;
+        if (s->ended_ns != 0 && (oldest == NULL || s->ended_ns < oldest->ended_ns))
+            oldest = s;
+    }
+    return oldest;
 }
 
-void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
-                      const char *path, uint32_t limit_s)
+/* Another job with the name and version of this one, which a delete and a deploy make: what is over gives way. */
+static void drop_namesake(struct serve_host *host, const struct serve_start *start)
 {
+    for (unsigned i = 0; i < SERVICES_MAX; i++) {
+        struct service *s = &host->services[i];
+
+        if (s->used && s->ended_ns != 0 && s->version == start->version && strcmp(s->name, start->service) == 0)
+            s->used = false;
+    }
+}
+
+static bool service_need(struct serve_host *host, const struct serve_start *start)
+{
+    struct service *service = service_find(host, start->job);
+
+    if (service != NULL) {
+        service->ended_ns = 0;
+        return true;
+    }
+    drop_namesake(host, start);
+    service = service_room(host);
+    if (service == NULL)
+        return false;
+    SHOAL_ASSERT(!service->used || service->waiting == NULL); /* serve_host_end() has refused who waited */
+    *service = (struct service){ .used = true, .job = start->job, .version = start->version };
+    (void)snprintf(service->name, sizeof(service->name), "%s", start->service);
+    return true;
+}
+
+void serve_host_start(struct serve_host *host, const struct serve_start *start)
+{
+    uint64_t worker_id = start->worker_id;
     struct replica *replica = replica_find(host, worker_id);
 
     for (unsigned i = 0; i < REPLICAS_MAX && replica == NULL; i++)
         if (!host->replicas[i].used)
             replica = &host->replicas[i];
-    if (replica == NULL || replica->used || service_need(host, job) == NULL)
+    if (replica == NULL || replica->used)
         return; /* known already; a host has no more slots than places */
-    if (strlen(path) >= PATH_BYTES) {
+    if (strlen(start->path) >= PATH_BYTES) {
         host->options.broken(host->options.arg, worker_id,
                              "the data folder's name is too long for the kernel's socket; give --data a shorter one");
         return;
     }
-    *replica = (struct replica){
-        .used = true, .job = job, .worker_id = worker_id, .index = index, .batch = 1, .limit_s = limit_s
-    };
-    (void)snprintf(replica->path, sizeof(replica->path), "%s", path);
+    if (!service_need(host, start))
+        return; /* as above */
+    *replica = (struct replica){ .used = true,
+                                 .job = start->job,
+                                 .worker_id = worker_id,
+                                 .index = start->index,
+                                 .batch = 1,
+                                 .limit_s = start->limit_s };
+    (void)snprintf(replica->path, sizeof(replica->path), "%s", start->path);
     sweep_start(host);
 }
 
@@ -794,11 +835,18 @@ bool serve_host_drain(struct serve_host *host, uint64_t worker_id, uint64_t grac
     return false;
 }
 
+static bool any_replica(const struct serve_host *host, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < REPLICAS_MAX; i++)
+        if (host->replicas[i].used && shoal_job_id_equal(host->replicas[i].job, job))
+            return true;
+    return false;
+}
+
 void serve_host_end(struct serve_host *host, uint64_t worker_id)
 {
     struct replica *replica = replica_find(host, worker_id);
     struct service *service;
-    bool others = false;
 
     if (replica == NULL)
         return;
@@ -807,11 +855,19 @@ void serve_host_end(struct serve_host *host, uint64_t worker_id)
     shoal_buf_deinit(&replica->inputs);
     shoal_buf_deinit(&replica->outputs);
     replica->used = false;
-    for (unsigned i = 0; i < REPLICAS_MAX; i++)
-        others = others || (host->replicas[i].used && shoal_job_id_equal(host->replicas[i].job, replica->job));
     service = service_find(host, replica->job);
-    if (!others && service != NULL)
-        service->used = false; /* replica_disconnect() has refused who waited */
+    if (!any_replica(host, replica->job) && service != NULL) {
+        SHOAL_ASSERT(service->waiting == NULL); /* replica_disconnect() has refused who waited */
+        service->ended_ns = uv_hrtime();
+    }
+}
+
+void serve_host_forget(struct serve_host *host, struct shoal_job_id job)
+{
+    struct service *service = service_find(host, job);
+
+    if (service != NULL && service->ended_ns != 0)
+        service->used = false;
 }
 
 static void queue(struct service *service, struct request *request)
@@ -971,7 +1027,7 @@ size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts
     for (unsigned s = 0; s < SERVICES_MAX && count < cap; s++) {
         struct serve_facts *f = &facts[count];
 
-        if (!host->services[s].used)
+        if (!host->services[s].used || host->services[s].ended_ns != 0)
             continue;
         *f = (struct serve_facts){ .job = host->services[s].job,
                                    .waiting = host->services[s].waiting_count,
@@ -993,6 +1049,24 @@ size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts
         count++;
     }
     return count;
+}
+
+bool serve_host_counted(const struct serve_host *host, size_t place, struct serve_counted *counted)
+{
+    size_t at = 0;
+
+    for (unsigned i = 0; i < SERVICES_MAX; i++) {
+        const struct service *s = &host->services[i];
+
+        if (!s->used || at++ != place)
+            continue;
+        *counted = (struct serve_counted){
+            .job = s->job, .version = s->version, .running = s->ended_ns == 0, .counts = &s->counts
+        };
+        memcpy(counted->service, s->name, sizeof(counted->service));
+        return true;
+    }
+    return false;
 }
 
 const struct serve_counts *serve_host_counts(const struct serve_host *host, struct shoal_job_id job)

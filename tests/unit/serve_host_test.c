@@ -157,6 +157,15 @@ static void accept_link(struct world *w)
 static bool is_ready(const struct world *w) { return ready(w) == 1; }
 static bool is_gone(const struct world *w) { return ready(w) == 0; }
 
+static void start(struct world *w, struct shoal_job_id job, uint64_t worker_id, const char *path)
+{
+    char name[16];
+
+    (void)snprintf(name, sizeof(name), "s%u", job.bytes[0]);
+    serve_host_start(w->host, &(struct serve_start){
+                                  .job = job, .service = name, .version = 1, .worker_id = worker_id, .path = path });
+}
+
 static struct world *worlds; /* of the tests that have ended */
 
 static int setup(void **state)
@@ -177,7 +186,7 @@ static int setup(void **state)
     w->host = serve_host_create(
         &(struct serve_host_options){
             .loop = &w->loop, .arg = w, .changed = on_changed, .broken = on_broken, .drained = on_drained });
-    serve_host_start(w->host, w->job, WORKER, 0, w->path, 0);
+    start(w, w->job, WORKER, w->path);
     accept_link(w);
     assert_true(w->fd >= 0);
     say_ready(w);
@@ -513,7 +522,7 @@ static void test_a_socket_of_another_user_is_left_alone(void **state)
     assert_int_equal(seteuid(65534), 0);
     assert_int_equal(listen(w->other, 4), 0);
     assert_int_equal(seteuid(0), 0);
-    serve_host_start(w->host, w->job, WORKER + 1, 1, path, 0);
+    start(w, w->job, WORKER + 1, path);
     w->knocks = -1;
     assert_true(until(w, was_tried));
     assert_int_equal(recv(w->knocks, &byte, 1, MSG_DONTWAIT), 0); /* it was closed at once */
@@ -548,6 +557,74 @@ static void test_what_was_to_be_written_to_a_kernel_that_ends_is_told(void **sta
     (void)uv_run(&w->loop, UV_RUN_NOWAIT);
 }
 
+static bool lost_one(const struct world *w) { return w->err == SHOAL_ERR_RANK_LOST; }
+
+/* A counter does not begin again where a kernel's process does, and what took the process with it failed. */
+static void test_what_was_counted_outlives_the_kernels_process(void **state)
+{
+    struct world *w = *state;
+    const struct serve_counts *counts;
+
+    ask(w, shoal_view_text("one"));
+    say_done(w, w->id, 0);
+    assert_true(until(w, has_answer));
+    ask(w, shoal_view_text("which ends it"));
+    turns(w, 4); /* the kernel has it */
+    (void)close(w->fd);
+    assert_true(until(w, lost_one));
+    serve_host_end(w->host, WORKER);
+    counts = serve_host_counts(w->host, w->job);
+    assert_non_null(counts);
+    assert_int_equal(counts->answered, 1);
+    assert_int_equal(counts->failed, 1);
+    assert_int_equal(ready(w), 0);
+
+    start(w, w->job, WORKER, w->path);
+    counts = serve_host_counts(w->host, w->job);
+    assert_int_equal(counts->answered + counts->failed, 2);
+    serve_host_forget(w->host, w->job);
+    assert_non_null(serve_host_counts(w->host, w->job)); /* a kernel's process is here */
+    serve_host_end(w->host, WORKER);
+    serve_host_forget(w->host, w->job);
+    assert_null(serve_host_counts(w->host, w->job));
+}
+
+static size_t counted(const struct world *w)
+{
+    struct serve_counted one;
+    size_t count = 0;
+
+    while (serve_host_counted(w->host, count, &one))
+        count++;
+    return count;
+}
+
+/* What is kept of services that are over is bounded, and never takes the place of one that runs. */
+static void test_what_ended_longest_ago_gives_way(void **state)
+{
+    struct world *w = *state;
+    struct shoal_job_id job = { { 0 } };
+
+    for (unsigned i = 0; i < SERVE_FACTS_MAX + 8; i++) {
+        job.bytes[0] = (uint8_t)(20 + i);
+        start(w, job, WORKER + 1, "/nowhere/k.sock");
+        serve_host_end(w->host, WORKER + 1);
+    }
+    assert_int_equal(counted(w), SERVE_FACTS_MAX);
+    assert_non_null(serve_host_counts(w->host, w->job));
+    assert_non_null(serve_host_counts(w->host, job));
+    job.bytes[0] = 20;
+    assert_null(serve_host_counts(w->host, job));
+
+    job.bytes[0] = 20 + SERVE_FACTS_MAX;
+    job.bytes[1] = 1; /* another job of this name and version */
+    start(w, job, WORKER + 1, "/nowhere/k.sock");
+    assert_non_null(serve_host_counts(w->host, job));
+    job.bytes[1] = 0;
+    assert_null(serve_host_counts(w->host, job));
+    serve_host_end(w->host, WORKER + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -562,6 +639,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_whose_time_ends_first_is_handed_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_room_of_what_is_cancelled_is_given_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_socket_of_another_user_is_left_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_was_counted_outlives_the_kernels_process, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_ended_longest_ago_gives_way, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
