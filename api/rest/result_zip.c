@@ -361,10 +361,11 @@ static void say_empty(struct http_request *request, const struct zip *zip)
 }
 
 static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
-                    const struct shoal_result_file *files, size_t count)
+                    const struct shoal_result_list *list)
 {
     struct zip *zip = arg;
     struct http_request *request = zip->request;
+    const struct shoal_result_file *files;
     uint64_t length;
     bool all = err == SHOAL_OK && msg->text[0] == '\0';
 
@@ -374,9 +375,10 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         return;
     }
     zip->result = result;
-    zip->files = calloc(count + 1, sizeof(*zip->files));
+    files = list->files;
+    zip->files = calloc(list->count + 1, sizeof(*zip->files));
     zip->count = 0;
-    for (size_t i = 0; zip->files != NULL && i < count; i++) {
+    for (size_t i = 0; zip->files != NULL && i < list->count; i++) {
         if (!is_wanted(zip, files[i].path))
             continue;
         if (!path_is_safe(files[i].path)) {

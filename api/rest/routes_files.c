@@ -62,7 +62,7 @@ static void file_json(struct json_writer *w, const struct shoal_result_file *fil
 }
 
 static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
-                    const struct shoal_result_file *files, size_t count)
+                    const struct shoal_result_list *list)
 {
     struct fetching *fetching = arg;
     struct http_request *request = fetching->request;
@@ -75,8 +75,8 @@ static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         fetching->result = result;
         json_object_begin(&w, NULL);
         json_array_begin(&w, "files");
-        for (size_t i = 0; i < count; i++)
-            file_json(&w, &files[i]);
+        for (size_t i = 0; i < list->count; i++)
+            file_json(&w, &list->files[i]);
         json_end(&w);
         json_bool(&w, "complete", msg->text[0] == '\0');
         if (msg->text[0] != '\0')
@@ -188,7 +188,7 @@ static void start_file(struct fetching *fetching, const struct shoal_result_file
 }
 
 static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
-                    const struct shoal_result_file *files, size_t count)
+                    const struct shoal_result_list *list)
 {
     struct fetching *fetching = arg;
     struct http_request *request = fetching->request;
@@ -200,17 +200,17 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         return;
     }
     fetching->result = result;
-    while (i < count && strcmp(files[i].path, request->params[1]) != 0)
+    while (i < list->count && strcmp(list->files[i].path, request->params[1]) != 0)
         i++;
-    if (i == count) {
-        http_respond_error(request, msg->text[0] == '\0' ? 404 : 503,
+    if (i == list->count) {
+        http_respond_error(request, list->coming ? 503 : 404,
                            "no file \"%.200s\" in the result folder of %s; `shoal job files` lists them%s%s",
                            request->params[1], request->params[0], msg->text[0] == '\0' ? "" : "; ", msg->text);
         http_request_release(request);
         return;
     }
     fetching->file = i;
-    start_file(fetching, &files[i]);
+    start_file(fetching, &list->files[i]);
 }
 
 void routes_file_get(struct http_request *request) { fetching_start(request, on_open); }

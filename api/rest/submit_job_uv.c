@@ -728,15 +728,15 @@ static void tar_ended(uv_work_t *work, int status)
 /* ---- what there is of the job ---- */
 
 static void on_result(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
-                      const struct shoal_result_file *files, size_t count)
+                      const struct shoal_result_list *list)
 {
     struct submit_job *j = arg;
     struct shoal_msg why = *msg;
 
     if (err == SHOAL_OK) {
         j->result = result;
-        j->files = files;
-        j->count = count;
+        j->files = list->files;
+        j->count = list->count;
         err = choose_files(j, &why);
     }
     if (err == SHOAL_OK && msg->text[0] != '\0') /* the list is not whole: another model may be the right one */

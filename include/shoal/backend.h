@@ -185,10 +185,15 @@ typedef void shoal_backend_jobs_fn(void *arg, enum shoal_err err, const struct s
                                    const struct shoal_job_page *page);
 typedef void shoal_backend_log_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                   const struct shoal_log_chunk *chunk);
-/* `result` is the caller's until result_close; the files live as long. After OK, `msg` says which files are missing; "": none.
+struct shoal_result_list {
+    const struct shoal_result_file *files; /* live as long as the result */
+    size_t count;
+    bool coming; /* a host that is away has what is missing; else it is in no list that this mesh can make */
+};
+/* `result` is the caller's until result_close. After OK, `msg` says which files are missing; "": none. `list` is NULL unless OK.
  */
 typedef void shoal_backend_result_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
-                                     struct shoal_result *result, const struct shoal_result_file *files, size_t count);
+                                     struct shoal_result *result, const struct shoal_result_list *list);
 /* `fd`: the canonical bundle (shoal/bundle.h), the callback's to close; -1: there were no files, or none are kept. */
 typedef void shoal_backend_bundle_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, int fd);
 /* Fewer bytes than asked for only at the end of the file. */

@@ -86,7 +86,7 @@ static void result_free(struct shoal_result *result)
         close_ended(&result->closing, open ? UV_ECANCELED : 0);
 }
 
-static void result_end(struct result_call *call, enum shoal_err err, const char *text)
+static void result_end(struct result_call *call, enum shoal_err err, const char *text, bool coming)
 {
     struct shoal_result *result = call->result;
     struct shoal_msg msg;
@@ -94,7 +94,7 @@ static void result_end(struct result_call *call, enum shoal_err err, const char 
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
     if (err != SHOAL_OK) {
         result_free(result);
-        call->done(call->arg, err, &msg, NULL, NULL, 0);
+        call->done(call->arg, err, &msg, NULL, NULL);
         free(call);
         return;
     }
@@ -107,7 +107,8 @@ static void result_end(struct result_call *call, enum shoal_err err, const char 
             .path = file->path, .bytes = file->bytes, .mtime_s = (uint32_t)file->mtime_s, .executable = file->executable
         };
     }
-    call->done(call->arg, SHOAL_OK, &msg, result, result->shown, result->count);
+    call->done(call->arg, SHOAL_OK, &msg, result,
+               &(struct shoal_result_list){ .files = result->shown, .count = result->count, .coming = coming });
     free(call);
 }
 
@@ -173,7 +174,7 @@ static void on_result_files(void *arg, enum shoal_err err, const char *text, con
     char said[AGENT_OWED_BYTES] = "";
 
     if (err != SHOAL_OK && call->result->count == 0) {
-        result_end(call, err, text);
+        result_end(call, err, text, false);
         return;
     }
     if (err == SHOAL_OK) {
@@ -188,7 +189,7 @@ static void on_result_files(void *arg, enum shoal_err err, const char *text, con
                        (unsigned long long)files->left_out, AGENT_RESULT_DEPTH_MAX);
     else if (err == SHOAL_OK)
         (void)snprintf(said, sizeof(said), "%s", files->owed);
-    result_end(call, SHOAL_OK, err == SHOAL_OK ? said : text);
+    result_end(call, SHOAL_OK, err == SHOAL_OK ? said : text, err != SHOAL_OK || files->owed[0] != '\0');
 }
 
 static void on_result_manifest(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes)
@@ -196,7 +197,7 @@ static void on_result_manifest(void *arg, enum shoal_err err, const char *text, 
     struct result_call *call = arg;
 
     if (err != SHOAL_OK) {
-        result_end(call, err, text);
+        result_end(call, err, text, false);
         return;
     }
     add_lines(call->result, bytes);
@@ -216,7 +217,7 @@ static void on_result_facts(void *arg, enum shoal_err err, const struct shoal_sc
         hash = shoal_hash_is_zero(facts->result) ? facts->files : facts->result;
     free(facts);
     if (err != SHOAL_OK)
-        result_end(call, err, reply->u.reply.text);
+        result_end(call, err, reply->u.reply.text, false);
     else if (shoal_hash_is_zero(hash))
         backend_files_list(call->agent, call->id, on_result_files, call);
     else

@@ -60,7 +60,7 @@ static void refuse(const struct asked_verb *v, enum shoal_err err, const struct 
     case VERB_DELETE: v->then.done(v->arg, err, msg); break;
     case VERB_RECOVER: v->then.recovery(v->arg, err, msg, &(struct shoal_recovery_info){ .done = false }); break;
     case VERB_LOG: v->then.log(v->arg, err, msg, NULL); break;
-    case VERB_RESULT: v->then.result(v->arg, err, msg, NULL, NULL, 0); break;
+    case VERB_RESULT: v->then.result(v->arg, err, msg, NULL, NULL); break;
     case VERB_BUNDLE: v->then.bundle(v->arg, err, msg, -1); break;
     case VERB_LEDGER:
     case VERB_CURVE:

@@ -411,17 +411,22 @@ static void fake_result(void *ctx, const struct shoal_user *caller, const char *
                                           { .path = "log/loss..csv", .bytes = 5, .mtime_s = 1700000000 },
                                           { .path = "log/../../out", .bytes = 5, .mtime_s = 1700000000 } };
 
-    if (job != NULL)
-        files[0].bytes = job->bundle_bytes;
-    if (job != NULL && strncmp(job->app_name, "vast", 4) == 0) {
-        static struct shoal_result_file one = { .path = "model/a.pt" };
+    struct shoal_result_list list = { .files = files, .count = 2 };
 
-        one.bytes = strcmp(job->app_name, "vast") == 0 ? VAST : 5;
-        done(arg, err, &msg, (struct shoal_result *)(void *)job, &one, 1);
-        return;
+    if (job != NULL) {
+        files[0].bytes = job->bundle_bytes;
+        list.coming = strcmp(job->app_name, "away") == 0;
+        if (list.coming || strcmp(job->app_name, "unlisted") == 0)
+            (void)snprintf(msg.text, sizeof(msg.text), "a file is not in this list");
+        list.count = strcmp(job->app_name, "dots") == 0 ? 3 : strcmp(job->app_name, "outside") == 0 ? 4 : 2;
+        if (strncmp(job->app_name, "vast", 4) == 0) {
+            static struct shoal_result_file one = { .path = "model/a.pt" };
+
+            one.bytes = strcmp(job->app_name, "vast") == 0 ? VAST : 5;
+            list = (struct shoal_result_list){ .files = &one, .count = 1 };
+        }
     }
-    done(arg, err, &msg, (struct shoal_result *)(void *)job, files,
-         job == NULL ? 0 : strcmp(job->app_name, "dots") == 0 ? 3 : strcmp(job->app_name, "outside") == 0 ? 4 : 2);
+    done(arg, err, &msg, (struct shoal_result *)(void *)job, job == NULL ? NULL : &list);
 }
 
 static void fake_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,

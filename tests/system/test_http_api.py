@@ -396,6 +396,16 @@ def test_head_is_get_without_the_content(server):
     assert client.getresponse().status == 401
 
 
+def test_a_file_that_is_not_there_is_404_unless_it_may_come(server):
+    """A name that no list can show hides no file of another name: to ask again would not help."""
+    for name, status in ("plain", 404), ("unlisted", 404), ("away", 503):
+        job = submit(server, args=ARGS + "%20--appName%20" + name)
+        wait_end(server, job)
+        answer, text = server.get("/v1/jobs/%s/files/nope" % job)
+        assert answer.status == status and b'no file "nope"' in text, (name, answer.status, text)
+        assert (b"a file is not in this list" in text) == (name != "plain"), text
+
+
 def test_early_answer_reaches_a_client_that_still_sends(server):
     head = ("POST %s/execs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nContent-Type: %s\r\n"
             "Content-Length: 3000000\r\n\r\n" % (BASE, TYPE)).encode()
@@ -416,9 +426,9 @@ def test_continue(server):
             answer += got
 
 
-def submit(server, content=b"print(1)", more=""):
+def submit(server, content=b"print(1)", more="", args=ARGS):
     client = server.client()
-    client.request("POST", BASE + "/execs/" + ARGS + more, multipart([("file", "x.tar", archive({"md/main.py": content}))]),
+    client.request("POST", BASE + "/execs/" + args + more, multipart([("file", "x.tar", archive({"md/main.py": content}))]),
                    {"Authorization": BASIC, "Content-Type": TYPE})
     answer = client.getresponse()
     text = answer.read()
