@@ -412,6 +412,21 @@ static const char *where_shown(const struct cli_command *command)
     return "`shoal job list` shows IDs";
 }
 
+/* An unset variable of the shell: it names nothing, and must not mean all of them. */
+static int check_no_word_is_empty(const struct cli *cli)
+{
+    const char *at = cli->command->args;
+
+    for (unsigned i = 0; i < cli->word_count; i++) {
+        at += strspn(at, " [");
+        if (cli->words[i][0] == '\0')
+            return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: %.*s is empty; %s", cli->command->words,
+                            (int)strcspn(at, " ]"), at, where_shown(cli->command));
+        at += strcspn(at, " ");
+    }
+    return SHOAL_EXIT_OK;
+}
+
 static int check_words(const struct cli *cli)
 {
     const char *at = cli->command->args;
@@ -425,7 +440,7 @@ static int check_words(const struct cli *cli)
         max++;
     }
     if (cli->word_count >= min && cli->word_count <= max)
-        return SHOAL_EXIT_OK;
+        return check_no_word_is_empty(cli);
     if (cli->word_count > max)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s%s%s%s",
                         cli->command->words, cli->words[max], cli->command->words,

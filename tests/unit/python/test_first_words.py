@@ -31,6 +31,17 @@ def test_a_missing_word_is_looked_up_where_it_is_shown(shoal, words, remedy):
     assert done.returncode == 2 and remedy in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("words,name", [
+    ("job wait ", "ID"), ("job show ", "ID"), ("why ", "ID"), ("service show ", "NAME"), ("service scale  2", "NAME"),
+    ("service scale x ", "N"), ("node remove ", "NODE"), ("job get x ", "PATH"), ("job files ", "ID"),
+])
+def test_an_empty_word_is_none(shoal, words, name):
+    """An unset "$job" asks for nothing: to wait for that would have no end."""
+    done = shoal(*words.split(" "))
+    assert done.returncode == 2 and done.stdout == "", done
+    assert ": %s is empty" % name in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.mark.parametrize("group", ["job", "node", "service", "mesh"])
 def test_a_group_has_help_of_its_own_however_it_is_asked(shoal, group):
     asked = [shoal("help", group), shoal(group, "--help"), shoal(group, "-h")]
