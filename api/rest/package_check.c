@@ -17,9 +17,21 @@
 #define MODEL_JSON_BYTES_MAX (256u * SHOAL_KIB)
 #define ENTRIES_STEP 256u
 
-static enum shoal_err invalid_key(struct shoal_msg *msg, const char *key)
+/* The text begins as WMLA's does. */
+static enum shoal_err invalid_key(const struct json_value *root, const char *key, bool strict, struct shoal_msg *msg)
 {
-    return shoal_fail(msg, SHOAL_ERR_INVALID, "model.json is invalid: %s", key);
+    static const char *const texts[] = { "name", "kernel_path", "runtime", "tag", "weight_path", "readme" };
+    const char *why = "";
+
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        if (strncmp(key, texts[i], strlen(texts[i])) != 0)
+            continue;
+        if (json_input_get(root, texts[i]) == NULL)
+            why = strict ? " (it is missing; dlim wants name, kernel_path, runtime and weight_path)" : " (it is missing)";
+        else if (json_input_text(root, texts[i]) == NULL)
+            why = " (it is no text)";
+    }
+    return shoal_fail(msg, SHOAL_ERR_INVALID, "model.json is invalid: %s%s", key, why);
 }
 
 static unsigned depth_of(const char *path)
@@ -332,10 +344,10 @@ enum shoal_err package_check(const struct package_entry *entries, size_t count, 
         return shoal_fail(msg, SHOAL_ERR_INVALID, "model.json is invalid: %.300s", why.text);
     if (!json_input_is_object(json_input_root(input))) {
         json_input_free(input);
-        return invalid_key(msg, "it is no object");
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "model.json is invalid: it is no object");
     }
     wrong = wrong_key(json_input_root(input), strict, &made);
-    err = wrong != NULL ? invalid_key(msg, wrong) : take_root(entries[model].path, &made, msg);
+    err = wrong != NULL ? invalid_key(json_input_root(input), wrong, strict, msg) : take_root(entries[model].path, &made, msg);
     if (err == SHOAL_OK)
         err = check_files(entries, count, json_input_root(input), strict, &made, msg);
     json_input_free(input);
