@@ -683,8 +683,8 @@ static enum shoal_err check_command(struct parse *p)
             p->msg, SHOAL_ERR_INVALID,
             "args: no framework; begin with --exec-start and its name (GET /execs/frameworks lists them)");
     if (!p->framework->supported)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s; use PyTorch, tensorflow, edtPyTorch or edtTensorflow",
-                          p->framework->name);
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s%s", p->framework->name,
+                          args_framework_of_several(p->framework));
     if (p->pbmodel != NULL)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--pbmodel-name: framework %s has no prebuilt models",
                           p->framework->name);
@@ -713,8 +713,8 @@ static enum shoal_err settle_workers(struct parse *p)
     workers = p->workers < 0 ? (int64_t)f->workers_default : p->workers;
     if (workers > (int64_t)f->workers_max)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID,
-                          "--numWorker: %" PRId64 " is above the %u that framework %s allows", workers, f->workers_max,
-                          f->name);
+                          "--numWorker: %" PRId64 " is above the %u that framework %s allows%s", workers, f->workers_max,
+                          f->name, args_framework_of_several(f));
     o->workers_max = (unsigned)workers;
     o->workers_min = f->elastic ? 1 : (unsigned)workers;
     if (p->device_num == 0)

@@ -34,6 +34,8 @@ SHOAL_MUST_CHECK enum shoal_err args_parse(struct arena *arena, const struct arg
 /* A framework by its name: exact, then without case, then by its old names. NULL: `msg` says what is known. */
 const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count,
                                                   const char *name, struct shoal_msg *msg);
+/* Behind the refusal of several workers: which framework has them. "": nothing to say. */
+const char *args_framework_of_several(const struct shoal_framework *framework);
 
 struct args_edt {
     int64_t workers;   /* maxWorkers; -1: not said */

@@ -159,6 +159,15 @@ static const struct shoal_framework *find_name(const struct shoal_framework *fra
     return NULL;
 }
 
+const char *args_framework_of_several(const struct shoal_framework *framework)
+{
+    if (strcmp(framework->name, "PyTorch") == 0 || strcmp(framework->name, "distPyTorch") == 0)
+        return "; edtPyTorch trains with several workers (FabricModel in the place of DistributedDataParallel)";
+    if (strcmp(framework->name, "tensorflow") == 0 || strcmp(framework->name, "disttensorflow") == 0)
+        return "; edtTensorflow trains with several workers (FabricModel in the place of tf.distribute)";
+    return "";
+}
+
 const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count,
                                                   const char *name, struct shoal_msg *msg)
 {
@@ -180,7 +189,8 @@ const struct shoal_framework *args_framework_find(const struct shoal_framework *
     if (found != NULL)
         return found;
     for (size_t i = 0; i < count && len < sizeof(known); i++)
-        len += (size_t)snprintf(known + len, sizeof(known) - len, "%s%s", i == 0 ? "" : ", ", frameworks[i].name);
-    (void)shoal_fail(msg, SHOAL_ERR_INVALID, "unknown framework %.48s; known: %s", name, known);
+        if (frameworks[i].supported)
+            len += (size_t)snprintf(known + len, sizeof(known) - len, "%s%s", len == 0 ? "" : ", ", frameworks[i].name);
+    (void)shoal_fail(msg, SHOAL_ERR_INVALID, "unknown framework %.48s; there are %s", name, known);
     return NULL;
 }

@@ -306,7 +306,7 @@ def test_a_parameter_that_cannot_be_decoded_is_named(server):
 
 REFUSALS = {
     "main is missing": (lambda s: s.post([("file", "x.tar", archive({"md/other.py": b"1"}))]), b"is not in the upload"),
-    "unknown framework": (lambda s: s.post([("file", "x.tar", GOOD)], "?args=--exec-start%20foo"), b"unknown framework foo; known: "),
+    "unknown framework": (lambda s: s.post([("file", "x.tar", GOOD)], "?args=--exec-start%20foo"), b"unknown framework foo; there are "),
     "unsupported option": (lambda s: s.post([("file", "x.tar", GOOD)], ARGS + "%20--consumer%20/a"), b"not supported yet: --consumer"),
     "no args": (lambda s: s.post([("file", "x.tar", GOOD)], ""), b"no args"),
     "0 bytes": (lambda s: s.post([("file", "x.tar", b"")]), b"is empty"),

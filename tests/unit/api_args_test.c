@@ -91,7 +91,11 @@ static const struct row rows[] = {
     { "TensorFlow by its older name", "--exec-start keras --model-main m.py", NULL, "tensorflow main=m.py mem=8589934592", 0 },
     { "elastic TensorFlow by its older name", "--exec-start edtKeras --model-main m.py", NULL, "edtTensorflow main=m.py mem=8589934592", 0 },
     { "a framework that is gone", "--exec-start ddlCaffe --model-main m.py", NULL, "gone", INV },
-    { "an unknown framework lists the known", "--exec-start foo --model-main m.py", NULL, "known: PyTorch, dist", INV },
+    { "an unknown framework lists the known", "--exec-start foo --model-main m.py", NULL,
+      "unknown framework foo; there are PyTorch, tensorflow, edtPyTorch, edtTensorflow, shoalC", INV },
+    { "distributed PyTorch", "--exec-start distPyTorch --model-main m.py", NULL,
+      "not supported yet: framework distPyTorch; edtPyTorch trains with several workers (FabricModel in the place of "
+      "DistributedDataParallel)", UNS },
     { "no --exec-start", "--model-main m.py", NULL, "--exec-start", INV },
     { "no args at all", "", NULL, "--exec-start", INV },
     { "only white space", " \t\r\n ", NULL, "--exec-start", INV },
@@ -193,7 +197,9 @@ static const struct row rows[] = {
     { "no workers", E "--numWorker 0", NULL, "--numWorker: \"0\" is not an integer of 1 or more", INV },
     { "half a worker", E "--numWorker 1.5", NULL, "--numWorker", INV },
     { "workers without a number", E "--numWorker", NULL, "--numWorker: its value is missing", INV },
-    { "more workers than a framework has", P "--numWorker 2", NULL, "above the 1 that framework PyTorch", INV },
+    { "more workers than a framework has", P "--numWorker 2", NULL,
+      "above the 1 that framework PyTorch allows; edtPyTorch trains with several workers (FabricModel in the place of "
+      "DistributedDataParallel)", INV },
     { "more workers than anything has", E "--numWorker 100000", NULL, "that framework edtPyTorch allows", INV },
     { "the old name of workers", E "--edt-options maxWorkers=5,x=y", NULL, "edtPyTorch main=m.py w=1-5 note", 0 },
     { "only what is not known", E "--edt-options=x=y,,z,mode=async", NULL, "edtPyTorch main=m.py note note", 0 },

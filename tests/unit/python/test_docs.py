@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 from test_manual import conf_names, help_options, verbs
@@ -83,6 +84,17 @@ def test_what_a_page_builds_is_built_as_it_is_typed(page, tmp_path):
     if page == "kernels.md":
         made = "upper/" + json.loads((tmp_path / "upper" / "model.json").read_text())["kernel_path"]
     assert (tmp_path / made).is_file()
+
+
+def test_the_script_that_a_page_moves_from_ddp_trains(tmp_path):
+    home = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")).resolve() / "fabric"
+    (script,) = [block for block in blocks(DOCS / "how-to" / "your-own-script.md", "python") if "was: DDP" in block]
+    env = {name: value for name, value in os.environ.items() if name not in ("RESULT_DIR", "DLI_IS_DRIVER")}  # of other tests
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+                          env={**env, "FABRIC_HOME": str(home), "RESULT_DIR": str(tmp_path),
+                               "PYTHONPATH": ":".join(str(home / part) for part in ("tools", "libs/fabric.zip", "site"))})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model" / "train" / "model_epoch_final.pth").is_file(), list(tmp_path.rglob("*"))
 
 
 def test_every_request_that_a_page_shows_has_what_nodes_ask_for():
