@@ -21,6 +21,7 @@ struct pack {
     struct archive *archive;
     struct shoal_msg *msg;
     unsigned files;
+    struct stat above[DEPTH_MAX + 1]; /* the folders that the one in hand lies in, and itself */
 };
 
 static enum shoal_err write_failed(struct pack *pack, const char *name)
@@ -63,6 +64,15 @@ static enum shoal_err pack_file(struct pack *pack, int fd, const struct stat *st
 
 static enum shoal_err pack_tree(struct pack *pack, int dir, const char *path, unsigned depth);
 
+/* A link may lead to what it lies in: that has no end. */
+static bool is_above(const struct pack *pack, const struct stat *status, unsigned depth)
+{
+    for (unsigned i = 0; i <= depth; i++)
+        if (pack->above[i].st_dev == status->st_dev && pack->above[i].st_ino == status->st_ino)
+            return true;
+    return false;
+}
+
 static enum shoal_err pack_child(struct pack *pack, int dir, const char *path, const char *child, unsigned depth)
 {
     char name[4096];
@@ -78,6 +88,8 @@ static enum shoal_err pack_child(struct pack *pack, int dir, const char *path, c
         return shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: %s; remove it or make it readable", name, strerror(errno));
     if (fstat(fd, &status) != 0 || (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)))
         err = shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: neither a file nor a directory; move it away", name);
+    else if (S_ISDIR(status.st_mode) && is_above(pack, &status, depth))
+        err = shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: leads back to a folder that it lies in; remove the link", name);
     else
         err = pack_file(pack, fd, &status, name);
     if (err == SHOAL_OK && S_ISDIR(status.st_mode))
@@ -93,9 +105,15 @@ static enum shoal_err pack_tree(struct pack *pack, int dir, const char *path, un
     struct dirent *child;
     enum shoal_err err = SHOAL_OK;
 
-    if (depth > DEPTH_MAX || (stream = fdopendir(dir)) == NULL) {
+    if (depth > DEPTH_MAX) {
         (void)close(dir);
-        return shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: nested too deep, or cannot be read", path);
+        return shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: nested too deep; %d folders below the first are taken", path,
+                          DEPTH_MAX);
+    }
+    if (fstat(dir, &pack->above[depth]) != 0 || (stream = fdopendir(dir)) == NULL) {
+        err = shoal_fail(pack->msg, SHOAL_ERR_INVALID, "%s: cannot be read: %s", path, strerror(errno));
+        (void)close(dir);
+        return err;
     }
     while (err == SHOAL_OK && (child = readdir(stream)) != NULL)
         if (strcmp(child->d_name, ".") != 0 && strcmp(child->d_name, "..") != 0)

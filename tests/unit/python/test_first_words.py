@@ -42,6 +42,18 @@ def test_an_empty_word_is_none(shoal, words, name):
     assert ": %s is empty" % name in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize("target", ["..", "../..", "."])
+def test_a_link_to_a_folder_that_it_lies_in_is_named(shoal, tmp_path, target):
+    """What it leads to would be packed within itself."""
+    folder = tmp_path / "m"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "loop").symlink_to(target)
+    (folder / "main.py").write_text("")
+    said = shoal("job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir", str(folder)).stderr
+    above = target == "../.."  # the folder above has m, which is the first that is come to again
+    assert ("m/sub/loop/m: " if above else "m/sub/loop: ") in said and "leads back to a folder that it lies in" in said, said
+
+
 @pytest.mark.parametrize("group", ["job", "node", "service", "mesh"])
 def test_a_group_has_help_of_its_own_however_it_is_asked(shoal, group):
     asked = [shoal("help", group), shoal(group, "--help"), shoal(group, "-h")]
