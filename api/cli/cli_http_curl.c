@@ -351,6 +351,8 @@ static int exit_of_status(const struct cli_answer *answer)
     case 404: return SHOAL_EXIT_NOT_FOUND;
     case 408: return SHOAL_EXIT_TIMEOUT;
     case 409: return SHOAL_EXIT_CONFLICT;
+    case 413: /* the value of an option, or what is sent */
+        return strncmp(refusal_of(answer), "--", 2) == 0 ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
     case 503: return SHOAL_EXIT_UNREACHABLE;
     case 400: /* nothing but the words of the command line, and files that they name, is in the question */
         return strstr(cli_answer_text(answer), "does not exist") != NULL ||
