@@ -161,6 +161,8 @@ struct cli_log_text {
 };
 void cli_put_log(struct cli_log_text *text, const char *bytes, size_t len);
 int64_t cli_int_at(const struct json_value *object, const char *key);
+/* The workers that a job has, and may have: "2/6". The tasks of an array have one each; a service has no such bound. */
+void cli_workers_text(const struct json_value *job, char *text, size_t cap);
 /* GET of JSON. `*input` is the caller's to free, NULL where it failed; so is `answer`, always. */
 int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input);
 /* GET, and print the body: as it is with --output json, else by `print`. */

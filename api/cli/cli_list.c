@@ -126,6 +126,18 @@ static void add_array(const struct json_value *job, char *text, size_t cap)
         (void)snprintf(text + used, cap - used, ", %" PRId64 " failed", cli_int_at(array, "failed"));
 }
 
+void cli_workers_text(const struct json_value *job, char *text, size_t cap)
+{
+    const struct json_value *array = json_input_get(job, "array");
+    int64_t workers = cli_int_at(job, "workers");
+
+    if (json_input_text(job, "service") != NULL) /* it may be scaled */
+        (void)snprintf(text, cap, "%" PRId64, workers);
+    else
+        (void)snprintf(text, cap, "%" PRId64 "/%" PRId64, workers,
+                       array == NULL ? cli_int_at(job, "workersMax") : cli_int_at(array, "tasks"));
+}
+
 static void cell_text(const struct column *column, const struct json_value *job, char *text, size_t cap)
 {
     char buf[40];
@@ -133,7 +145,7 @@ static void cell_text(const struct column *column, const struct json_value *job,
     const char *scalar = value == NULL ? NULL : json_input_scalar(value, buf, sizeof(buf));
 
     if (column->key == NULL)
-        (void)snprintf(text, cap, "%" PRId64 "/%" PRId64, cli_int_at(job, "workers"), cli_int_at(job, "workersMax"));
+        cli_workers_text(job, text, cap);
     else
         (void)snprintf(text, cap, "%s", scalar == NULL ? "" : cli_shown(scalar));
     if (column->key != NULL && strcmp(column->key, "name") == 0)

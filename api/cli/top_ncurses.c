@@ -152,7 +152,7 @@ static void add_job(struct frame *f, const struct json_value *job)
     memset(cells, 0, sizeof(cells));
     (void)snprintf(cells[0], 64, "%.40s", f->width < 60 && strlen(id) > ID_TAIL ? id + strlen(id) - ID_TAIL : id);
     (void)snprintf(cells[1], 64, "%.21s", cli_text_at(job, "state"));
-    (void)snprintf(cells[2], 64, "%d/%d", (int)cli_int_at(job, "workers"), (int)cli_int_at(job, "workersMax"));
+    cli_workers_text(job, cells[2], 64);
     (void)snprintf(cells[3], 64, starts ? "starting" : "%lld", (long long)cli_int_at(job, "steps"));
     if (!starts && json_input_number(job, "stepsPerSecond", &number))
         (void)snprintf(cells[4], 64, "%.1f", number);

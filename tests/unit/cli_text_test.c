@@ -12,6 +12,8 @@
 
 #include "shoal/text.h"
 
+#include "api/http/json_input.h"
+
 #include "shoal/banned.h"
 
 static const struct row {
@@ -121,6 +123,27 @@ static void of_a_log_is_shown_at_a_terminal(void **state)
     (void)close(terminal);
 }
 
+static void of_workers_counts_the_tasks_of_an_array(void **state)
+{
+    static const char *const cases[][2] = {
+        { "{\"workers\":2,\"workersMax\":6}", "2/6" },
+        { "{\"workers\":6,\"workersMax\":1,\"array\":{\"tasks\":14,\"done\":3}}", "6/14" },
+        { "{\"workers\":3,\"workersMax\":1,\"service\":\"s\",\"array\":{\"tasks\":512}}", "3" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct json_input *input = NULL;
+        struct shoal_msg msg;
+        char text[40];
+
+        assert_int_equal(json_input_parse(shoal_view_text(cases[i][0]), &input, &msg), SHOAL_OK);
+        cli_workers_text(json_input_root(input), text, sizeof(text));
+        assert_string_equal(text, cases[i][1]);
+        json_input_free(input);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +152,7 @@ int main(void)
         cmocka_unit_test(of_json_says_the_same),
         cmocka_unit_test(of_an_error_is_plain),
         cmocka_unit_test(of_a_log_is_shown_at_a_terminal),
+        cmocka_unit_test(of_workers_counts_the_tasks_of_an_array),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
