@@ -256,7 +256,7 @@ static enum shoal_err find_model(struct submit_job *j, struct shoal_msg *msg)
                           "the job %s has left no file of a model (.pt .pth .ts .pt2 .onnx .ubj .xgb .joblib .keras .h5, or a SavedModel's folder); `shoal job files` "
                           "lists what it has left, and a kernel of yours serves what else there is (--kernel)",
                           j->id);
-    return shoal_fail(msg, SHOAL_ERR_INVALID, "the job %s has left several models: name one as weight: %s", j->id, names);
+    return shoal_fail(msg, SHOAL_ERR_INVALID, "the job %s has left several models: name one as weight (--weight FILE): %s", j->id, names);
 }
 
 /* The served file itself, or what lies in a SavedModel's folder. */
