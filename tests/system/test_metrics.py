@@ -101,7 +101,8 @@ def test_services_count_their_requests_where_their_kernels_are(new_mesh, tmp_pat
     host, package = mesh.hosts[0], tmp_path / "package"
     package.mkdir()
     (package / "kernel.py").write_text(
-        "from redhareapi import Kernel\nclass Echo(Kernel):\n    def on_task_invoke(self, task):\n        while task is not None:\n"
+        "import os\nfrom redhareapi import Kernel\nclass Echo(Kernel):\n    def on_task_invoke(self, task):\n        while task is not None:\n"
+        "            if task.get_input_data() == 'die': os._exit(1)\n"
         "            assert task.get_input_data() != 'no'\n            task.set_output_data('x')\n            task = task.next()\n"
         "Echo().run()\n")
     (package / "model.json").write_text('{"name": "echo", "kernel_path": "kernel.py"}')
@@ -120,6 +121,17 @@ def test_services_count_their_requests_where_their_kernels_are(new_mesh, tmp_pat
     whole, queued = total
     assert 0 < parts <= whole and abs(whole - queued - parts) < 1e-6
     families(scrape(host, mesh.token(host), Accept="text/plain")[1], True)
+
+    # What ends the kernel's process fails, and the next kernel counts on: "counter" is what the metric is called.
+    assert ask(mesh, host, "echo", b"die")[0] >= 500
+    counted = lambda: {labels["end"]: number for _, labels, number in  # noqa: E731
+                       families(scrape(host, mesh.token(host))[1], False)["shoal_service_requests"][1]}
+    shown = lambda: [mesh.cli(host, "service", "show", "echo")["versions"][0][end] for end in ("answered", "failed")]  # noqa: E731
+    mesh.until(lambda: shown() == [3, 2], 20, "what failed is told while no kernel is ready, too")
+    mesh.until(lambda: ask(mesh, host, "echo", b"yes")[0] == 200, 60, "the next kernel answers")
+    ends = counted()
+    assert ends["answered"] == 4 and ends["failed"] >= 2, ends
+    mesh.until(lambda: shown() == [4, ends["failed"]], 20, "the next kernel's answers are added")
 
 
 def test_a_token_that_is_no_secret_is_refused(new_mesh, tmp_path):
