@@ -232,7 +232,7 @@ enum shoal_err agent_ledger_audit(struct agent *agent, struct shoal_job_id id, s
 {
     struct audit *a = calloc(1, sizeof(*a));
     char text[SHOAL_JOB_ID_TEXT_BYTES];
-    enum shoal_err err;
+    enum shoal_err err = SHOAL_OK;
 
     SHOAL_ASSERT(a != NULL);
     shoal_job_id_text(id, text);
@@ -242,9 +242,10 @@ enum shoal_err agent_ledger_audit(struct agent *agent, struct shoal_job_id id, s
         return SHOAL_ERR_NOT_FOUND;
     }
     if (a->job->calls != NULL)
-        agent_ledger_each(agent, id, each_record, a);
+        err = agent_ledger_each(agent, id, each_record, a);
     count_wanted(a);
-    err = put_audit(a, text, json);
+    if (err == SHOAL_OK)
+        err = put_audit(a, text, json);
     free(a);
     return err;
 }

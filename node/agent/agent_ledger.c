@@ -28,11 +28,10 @@
 #include "shoal/permute.h"
 #include "shoal/step_record.h"
 
-#include "agent_ledger.h"
+#include "ledger_file.h"
 
 #include "shoal/banned.h"
 
-#define WINDOW_BYTES (LEDGER_RECORD_BYTES_MAX + 4)
 #define PUSH_BYTES_MAX (512 * SHOAL_KIB)
 #define PUSH_MS 50
 #define PUSH_TIMEOUT_NS (3 * SHOAL_S)
@@ -59,16 +58,10 @@ struct ledger_source {
 struct ledger {
     struct agent *agent;
     struct agent_job *job;
-    int fd;
-    uint64_t bytes;
-    uint32_t call; /* of the last record */
-    uint64_t step;
-    struct ledger_progress progress;
+    struct ledger_file file;
     uint32_t read_call; /* where the last agent_ledger_read ended */
     uint64_t read_step;
     uint64_t read_offset;
-    uint64_t rate_from_ns;
-    uint64_t rate_from_step;
     uint64_t source_worker; /* the local rank 0, to be acknowledged */
     uint32_t acked_call;
     uint64_t acked_step;
@@ -102,63 +95,6 @@ static void on_timer(uv_timer_t *timer) { push(timer->data); }
 
 /* ---- the file ---- */
 
-static bool follows(const struct ledger *ledger, const struct shoal_step_head *head)
-{
-    if (head->call == ledger->call)
-        return head->step == ledger->step + 1;
-    return head->call > ledger->call && head->step == 1;
-}
-
-static void note_progress(struct ledger *ledger, const struct shoal_step_head *head, struct shoal_reader r)
-{
-    struct ledger_progress *p = &ledger->progress;
-    double loss = 0;
-    double metric = 0;
-    uint64_t samples = 0;
-    uint64_t now = agent_now_ns();
-
-    for (uint32_t v = 0; v < head->v_count; v++) {
-        struct shoal_step_tuple tuple;
-
-        shoal_get_step_tuple(&r, &tuple, head->value_count);
-        loss += head->value_count > 0 ? tuple.values[0] * tuple.samples : 0;
-        metric += head->value_count > 1 ? tuple.values[1] * tuple.samples : 0;
-        samples += tuple.samples;
-    }
-    p->step = head->step;
-    p->call = head->call;
-    if (head->kind == SHOAL_STEP_TRAIN && samples > 0) {
-        p->train_steps++;
-        p->data_epoch = head->data_epoch;
-        p->loss = loss / (double)samples;
-        p->metric = metric / (double)samples;
-        p->has_metrics = true;
-    } else if (head->kind == SHOAL_STEP_VALIDATE && samples > 0) {
-        p->val_loss = loss / (double)samples;
-        p->val_metric = metric / (double)samples;
-    }
-    if (ledger->rate_from_ns == 0 || now - ledger->rate_from_ns > 2 * SHOAL_S) {
-        if (ledger->rate_from_ns != 0 && p->train_steps > ledger->rate_from_step)
-            p->rate_milli =
-                (uint32_t)((p->train_steps - ledger->rate_from_step) * 1000 * SHOAL_S / (now - ledger->rate_from_ns));
-        ledger->rate_from_ns = now;
-        ledger->rate_from_step = p->train_steps;
-    }
-}
-
-static enum shoal_err append(struct ledger *ledger, struct shoal_view record)
-{
-    uint8_t length[4];
-    struct shoal_writer w = shoal_writer_init(length, sizeof(length));
-
-    shoal_put_u32(&w, (uint32_t)record.len);
-    if (pwrite(ledger->fd, length, 4, (off_t)ledger->bytes) != 4 ||
-        pwrite(ledger->fd, record.bytes, record.len, (off_t)(ledger->bytes + 4)) != (ssize_t)record.len)
-        return SHOAL_ERR_STORAGE;
-    ledger->bytes += 4 + record.len;
-    return SHOAL_OK;
-}
-
 /* G2. Those who have more are asked anew. */
 static void keep_early(struct ledger *ledger, struct shoal_view view)
 {
@@ -172,7 +108,7 @@ static void keep_early(struct ledger *ledger, struct shoal_view view)
 
 static bool is_ahead(const struct ledger *ledger, const struct shoal_step_head *head)
 {
-    return head->call > ledger->call || (head->call == ledger->call && head->step > ledger->step);
+    return head->call > ledger->file.call || (head->call == ledger->file.call && head->step > ledger->file.step);
 }
 
 /* Takes what follows of the records in `view` (one behind the other). MALFORMED: garbage after what was taken. */
@@ -185,14 +121,11 @@ static enum shoal_err take_some(struct ledger *ledger, struct shoal_view view)
 
         if (len == 0)
             return SHOAL_ERR_MALFORMED;
-        if (follows(ledger, &head)) {
-            enum shoal_err err = append(ledger, shoal_view_of(view.bytes, len));
+        if (ledger_file_takes(&ledger->file, &head)) {
+            enum shoal_err err = ledger_file_append(&ledger->file, shoal_view_of(view.bytes, len), &head, tuples);
 
             if (err != SHOAL_OK)
                 return err;
-            ledger->call = head.call;
-            ledger->step = head.step;
-            note_progress(ledger, &head, tuples);
         } else if (is_ahead(ledger, &head)) {
             keep_early(ledger, view);
             return SHOAL_OK;
@@ -205,13 +138,13 @@ static enum shoal_err take_some(struct ledger *ledger, struct shoal_view view)
 
 static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
 {
-    uint64_t before = ledger->bytes;
+    uint64_t before = ledger->file.bytes;
     enum shoal_err err = take_some(ledger, view);
 
-    while (err == SHOAL_OK && ledger->bytes > before && ledger->early.len > 0) {
+    while (err == SHOAL_OK && ledger->file.bytes > before && ledger->early.len > 0) {
         struct shoal_buf early = ledger->early;
 
-        before = ledger->bytes;
+        before = ledger->file.bytes;
         ledger->early = (struct shoal_buf){ 0 };
         err = take_some(ledger, shoal_buf_view(&early));
         shoal_buf_deinit(&early);
@@ -219,94 +152,12 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
     return err;
 }
 
-/* The length of the record at `at`, by the four bytes before it. 0: they cannot be read. */
-static uint32_t length_at(const struct ledger *ledger, uint64_t at)
-{
-    uint8_t length[4];
-    struct shoal_reader r;
-
-    if (pread(ledger->fd, length, sizeof(length), (off_t)at) != (ssize_t)sizeof(length))
-        return 0;
-    r = shoal_reader_init(shoal_view_of(length, sizeof(length)));
-    return shoal_get_u32(&r);
-}
-
-/* Records of a file, read and not mapped: its job may cut it short at any time, and to touch a mapped page beyond the end
- * would end this agent. */
-struct window {
-    int fd;
-    uint8_t *bytes; /* WINDOW_BYTES */
-    uint64_t at;    /* where they begin in the file */
-    size_t len;
-};
-
-static const uint8_t *window_get(struct window *w, uint64_t at, size_t need)
-{
-    ssize_t got;
-
-    if (at >= w->at && at + need <= w->at + w->len)
-        return w->bytes + (at - w->at);
-    if (w->bytes == NULL || need > WINDOW_BYTES)
-        return NULL;
-    got = pread(w->fd, w->bytes, WINDOW_BYTES, (off_t)at);
-    w->at = at;
-    w->len = got < 0 ? 0 : (size_t)got;
-    return w->len < need ? NULL : w->bytes;
-}
-
-/* The record at `at` of the first `end` bytes: its length, with its head and tuples; they live until the next call. 0: none
- * is whole there. */
-static uint32_t window_record(struct window *w, uint64_t at, uint64_t end, struct shoal_step_head *head,
-                              struct shoal_reader *tuples)
-{
-    const uint8_t *bytes = at + 4 <= end ? window_get(w, at, 4) : NULL;
-    struct shoal_reader r;
-    uint32_t len;
-
-    if (bytes == NULL)
-        return 0;
-    r = shoal_reader_init(shoal_view_of(bytes, 4));
-    len = shoal_get_u32(&r);
-    if (len == 0 || len > LEDGER_RECORD_BYTES_MAX || at + 4 + len > end)
-        return 0;
-    bytes = window_get(w, at, 4 + (size_t)len);
-    return bytes != NULL && shoal_step_record_len(shoal_view_of(bytes + 4, len), head, tuples) == len ? len : 0;
-}
-
-/* Read the file once: where its whole records end, what the last one is. */
-static void scan_records(struct ledger *ledger, uint64_t end)
-{
-    struct window w = { .fd = ledger->fd, .bytes = malloc(WINDOW_BYTES) };
-    struct shoal_step_head head;
-    struct shoal_reader tuples;
-    uint32_t len;
-
-    while (w.bytes != NULL && (len = window_record(&w, ledger->bytes, end, &head, &tuples)) > 0 &&
-           follows(ledger, &head)) {
-        ledger->call = head.call;
-        ledger->step = head.step;
-        note_progress(ledger, &head, tuples);
-        ledger->bytes += 4 + len;
-    }
-    free(w.bytes);
-}
-
-/* A torn tail is cut off. */
-static void scan(struct ledger *ledger)
-{
-    struct stat facts;
-
-    if (fstat(ledger->fd, &facts) != 0 || facts.st_size == 0)
-        return;
-    scan_records(ledger, (uint64_t)facts.st_size);
-    if (ftruncate(ledger->fd, (off_t)ledger->bytes) != 0)
-        agent_log(ledger->agent, "%s: the ledger's torn tail stays: %s", ledger->job->text, strerror(errno));
-}
-
+/* NULL: it cannot be kept here, or it cannot be read now. A file that cannot be read stays as it is. */
 static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
 {
     char folder[AGENT_PATH_BYTES];
     struct ledger *ledger;
+    struct shoal_msg msg;
 
     if (job->ledger != NULL)
         return job->ledger;
@@ -315,13 +166,20 @@ static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
     ledger->agent = agent;
     ledger->job = job;
     agent_job_folder(agent, job->id, folder, sizeof(folder));
-    ledger->fd = shoal_open_below(folder, "ledger", O_RDWR | O_CREAT);
-    if (ledger->fd < 0) {
+    ledger->file.fd = shoal_open_below(folder, "ledger", O_RDWR | O_CREAT);
+    if (ledger->file.fd < 0) {
         agent_log(agent, "%s/ledger: %s; step records cannot be kept here", folder, strerror(errno));
         free(ledger);
         return NULL;
     }
-    scan(ledger);
+    if (ledger_file_scan(&ledger->file, &msg) != SHOAL_OK) {
+        agent_log(agent, "%s: %s; no step records are kept here until it can be read", job->text, msg.text);
+        (void)close(ledger->file.fd);
+        free(ledger);
+        return NULL;
+    }
+    if (!ledger_file_cut(&ledger->file))
+        agent_log(agent, "%s: the ledger's torn tail stays: %s", job->text, strerror(errno));
     (void)uv_timer_init(&agent->loop, &ledger->timer);
     ledger->timer.data = ledger;
     job->ledger = ledger;
@@ -336,7 +194,7 @@ static void maybe_free(struct ledger *ledger)
     for (size_t i = 0; i < ledger->source_count; i++)
         if (ledger->sources[i].asking)
             return;
-    (void)close(ledger->fd);
+    (void)close(ledger->file.fd);
     shoal_buf_deinit(&ledger->early);
     free(ledger);
 }
@@ -405,7 +263,7 @@ static void flush_done(struct agent_file_job *file)
         agent_log(ledger->agent, "%s: the ledger cannot be flushed here; the disk may be failing", ledger->job->text);
     }
     if (!ledger->closing) {
-        bool whole = reached(f->call, f->step, ledger->call, ledger->step);
+        bool whole = reached(f->call, f->step, ledger->file.call, ledger->file.step);
 
         if (whole || !f->ok)
             answer_waiting(ledger, f->ok);
@@ -424,15 +282,15 @@ static void flush_start(struct ledger *ledger)
     struct flushing *f;
 
     if (ledger->flushing || ledger->closing ||
-        reached(ledger->flushed_call, ledger->flushed_step, ledger->call, ledger->step))
+        reached(ledger->flushed_call, ledger->flushed_step, ledger->file.call, ledger->file.step))
         return;
     f = calloc(1, sizeof(*f));
     SHOAL_ASSERT(f != NULL);
     f->ledger = ledger;
-    f->fd = ledger->fd;
+    f->fd = ledger->file.fd;
     f->folder = !ledger->folder_flushed;
-    f->call = ledger->call;
-    f->step = ledger->step;
+    f->call = ledger->file.call;
+    f->step = ledger->file.step;
     agent_job_folder(ledger->agent, ledger->job->id, f->path, sizeof(f->path));
     f->file.run = flush_run;
     f->file.done = flush_done;
@@ -449,7 +307,7 @@ static void flush_start(struct ledger *ledger)
 
 static bool behind(const struct ledger_source *source, const struct ledger *ledger)
 {
-    return source->call < ledger->call || (source->call == ledger->call && source->step < ledger->step);
+    return source->call < ledger->file.call || (source->call == ledger->file.call && source->step < ledger->file.step);
 }
 
 /* (call, step) a is at or after b. */
@@ -501,26 +359,6 @@ static void acknowledge(struct ledger *ledger)
     agent_host_event(ledger->agent, &event);
 }
 
-/* The offset in our file behind the record of (call, step). */
-static uint64_t offset_after(struct ledger *ledger, uint32_t call, uint64_t step)
-{
-    uint8_t head_bytes[4 + SHOAL_STEP_RECORD_HEAD_BYTES];
-    uint64_t at = 0;
-
-    while (at < ledger->bytes &&
-           pread(ledger->fd, head_bytes, sizeof(head_bytes), (off_t)at) == (ssize_t)sizeof(head_bytes)) {
-        struct shoal_reader r = shoal_reader_init(shoal_view_of(head_bytes, sizeof(head_bytes)));
-        uint32_t len = shoal_get_u32(&r);
-        struct shoal_step_head head;
-
-        shoal_get_step_head(&r, &head);
-        if (!reached(call, step, head.call, head.step))
-            break;
-        at += 4 + len;
-    }
-    return at;
-}
-
 static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct ledger_source *source = arg;
@@ -537,7 +375,7 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
     }
     if (err == SHOAL_OK && shoal_reader_done(&r)) {
         if (!source->known || call != source->call || step != source->step)
-            source->offset = offset_after(ledger, call, step);
+            source->offset = ledger_file_after(&ledger->file, call, step);
         source->known = true;
         source->call = call;
         source->step = step;
@@ -554,17 +392,17 @@ static void push_to(struct ledger *ledger, struct ledger_source *source)
 {
     static uint8_t args[10 + PUSH_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    uint64_t at = source->known ? source->offset : ledger->bytes;
+    uint64_t at = source->known ? source->offset : ledger->file.bytes;
 
     shoal_put_job_id(&w, ledger->job->id);
-    while (at < ledger->bytes) {
-        uint32_t len = length_at(ledger, at);
+    while (at < ledger->file.bytes) {
+        uint32_t len = ledger_file_length(&ledger->file, at);
         uint8_t *space;
 
         if (len == 0 || w.len + len > w.cap)
             break;
         space = shoal_put_space(&w, len);
-        if (space == NULL || pread(ledger->fd, space, len, (off_t)(at + 4)) != (ssize_t)len)
+        if (space == NULL || pread(ledger->file.fd, space, len, (off_t)(at + 4)) != (ssize_t)len)
             return;
         at += 4 + len;
     }
@@ -722,7 +560,7 @@ void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t ca
     SHOAL_ASSERT(s != NULL);
     s->agent = agent;
     s->job = job->id;
-    s->until = call == 0 ? (struct position){ ledger->call, ledger->step } : (struct position){ call, step };
+    s->until = call == 0 ? (struct position){ ledger->file.call, ledger->file.step } : (struct position){ call, step };
     s->by_ns = agent_now_ns() + wait_ns;
     s->done = done;
     s->arg = arg;
@@ -746,7 +584,7 @@ static void serve_records(void *arg, struct shoal_node_id from, struct shoal_vie
     }
     asker_note(ledger, from, view);
     ledger->waiting[ledger->waiting_count++] = question;
-    if (reached(ledger->flushed_call, ledger->flushed_step, ledger->call, ledger->step))
+    if (reached(ledger->flushed_call, ledger->flushed_step, ledger->file.call, ledger->file.step))
         answer_waiting(ledger, true);
     else
         flush_start(ledger);
@@ -791,12 +629,13 @@ static bool look(struct agent *agent, struct shoal_job_id id, off_t bytes_max, s
 {
     struct agent_job *job = agent_job_find(agent, id);
     struct ledger_looks *looks = looks_need(agent);
-    struct ledger read = { .agent = agent };
+    struct ledger_file read = { .fd = -1 };
     struct stat facts;
     bool known = false;
+    struct shoal_msg msg;
 
     if (job != NULL && job->ledger != NULL) {
-        *progress = job->ledger->progress;
+        *progress = job->ledger->file.progress;
         return true;
     }
     read.fd = open_to_read(agent, id, &facts);
@@ -811,14 +650,14 @@ static bool look(struct agent *agent, struct shoal_job_id id, off_t bytes_max, s
         if (known)
             *progress = looks->seen[i].progress;
     }
-    if (!known) {
-        scan_records(&read, (uint64_t)facts.st_size);
+    if (!known && ledger_file_scan(&read, &msg) == SHOAL_OK) {
         *progress = read.progress;
         looks->seen[looks->next] = (struct ledger_seen){ id, (uint64_t)facts.st_size, read.progress };
         looks->next = (looks->next + 1) % LOOKS_MAX;
+        known = true;
     }
     (void)close(read.fd);
-    return true;
+    return known;
 }
 
 bool agent_ledger_progress(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
@@ -841,16 +680,16 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
 
     *count = 0;
     *first = step + 1;
-    if (ledger == NULL || reached(call, step, ledger->call, ledger->step))
+    if (ledger == NULL || reached(call, step, ledger->file.call, ledger->file.step))
         return 0;
     at =
-        ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : offset_after(ledger, call, step);
-    while (at < ledger->bytes) {
-        uint32_t len = length_at(ledger, at);
+        ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : ledger_file_after(&ledger->file, call, step);
+    while (at < ledger->file.bytes) {
+        uint32_t len = ledger_file_length(&ledger->file, at);
         struct shoal_step_head head;
         struct shoal_reader tuples;
 
-        if (len == 0 || used + len > cap || pread(ledger->fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
+        if (len == 0 || used + len > cap || pread(ledger->file.fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
             shoal_step_record_len(shoal_view_of(bytes + used, len), &head, &tuples) != len || head.call != call)
             break;
         used += len;
@@ -863,37 +702,18 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
     return used;
 }
 
-static void each_of(int fd, uint64_t bytes, ledger_each_fn *each, void *arg)
+enum shoal_err agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each, void *arg)
 {
-    struct window w = { .fd = fd, .bytes = malloc(WINDOW_BYTES) };
-    struct shoal_step_head head;
-    struct shoal_reader tuples;
-    uint64_t at = 0;
-    uint32_t len;
-
-    while (w.bytes != NULL && (len = window_record(&w, at, bytes, &head, &tuples)) > 0) {
-        each(arg, &head, tuples);
-        at += 4 + len;
-    }
-    free(w.bytes);
-}
-
-void agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each, void *arg)
-{
-    const struct agent_job *job = agent_job_find(agent, id);
-    struct ledger read = { .agent = agent };
     struct stat facts;
+    struct shoal_msg msg;
+    int fd = open_to_read(agent, id, &facts);
+    enum shoal_err err;
 
-    if (job != NULL && job->ledger != NULL) {
-        each_of(job->ledger->fd, job->ledger->bytes, each, arg);
-        return;
-    }
-    read.fd = open_to_read(agent, id, &facts);
-    if (read.fd < 0)
-        return;
-    scan_records(&read, (uint64_t)facts.st_size); /* up to a torn tail */
-    each_of(read.fd, read.bytes, each, arg);
-    (void)close(read.fd);
+    if (fd < 0)
+        return SHOAL_OK;
+    err = ledger_file_each(fd, each, arg, &msg);
+    (void)close(fd);
+    return err;
 }
 
 bool agent_ledger_is_idle(struct agent_job *job)

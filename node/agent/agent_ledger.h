@@ -42,8 +42,9 @@ SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct s
 /* The same of any job that has trained nothing. */
 SHOAL_MUST_CHECK enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json);
 
-/* Every record of the file in order; `each` gets the head and a reader at the tuples. */
+/* Every record of the file in order; `each` gets the head and a reader at the tuples. FULL, STORAGE: not all could be read. */
 typedef void ledger_each_fn(void *arg, const struct shoal_step_head *head, struct shoal_reader tuples);
-void agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each, void *arg);
+SHOAL_MUST_CHECK enum shoal_err agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each,
+                                                  void *arg);
 
 #endif

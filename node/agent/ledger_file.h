@@ -1,0 +1,38 @@
+/* The file of a ledger: its records, in order (agent_ledger.c says what they are for). */
+#ifndef NODE_LEDGER_FILE_H
+#define NODE_LEDGER_FILE_H
+
+#include "agent_ledger.h"
+
+struct ledger_file {
+    int fd;
+    uint64_t bytes; /* of whole records, each of which follows the one before */
+    uint32_t call;  /* of the last one */
+    uint64_t step;
+    struct ledger_progress progress;
+    uint64_t rate_from_ns;
+    uint64_t rate_from_step;
+};
+
+/* Reads the rest of the file: where its whole records end, what the last one is. Any thread may call. FULL, STORAGE: it cannot
+ * be read, so nothing is known of it; what `file` says then is of no use. */
+SHOAL_MUST_CHECK enum shoal_err ledger_file_scan(struct ledger_file *file, struct shoal_msg *msg);
+/* After a scan: what follows the last whole record goes. False, with errno: it stays. */
+SHOAL_MUST_CHECK bool ledger_file_cut(const struct ledger_file *file);
+
+/* It is the next step of the same call, or the first one of a later call. */
+bool ledger_file_takes(const struct ledger_file *file, const struct shoal_step_head *head);
+/* `record` follows, as ledger_file_takes() says. STORAGE: it is not taken. */
+SHOAL_MUST_CHECK enum shoal_err ledger_file_append(struct ledger_file *file, struct shoal_view record,
+                                                   const struct shoal_step_head *head, struct shoal_reader tuples);
+
+/* The length of the record at `at`, by the four bytes before it. 0: they cannot be read. */
+uint32_t ledger_file_length(const struct ledger_file *file, uint64_t at);
+/* Where the records after (call, step) begin. */
+uint64_t ledger_file_after(const struct ledger_file *file, uint32_t call, uint64_t step);
+
+/* Every record of the open file in order; `each` gets the head and a reader at the tuples. Any thread may call. A torn end is
+ * left out; FULL, STORAGE: not all could be read. */
+SHOAL_MUST_CHECK enum shoal_err ledger_file_each(int fd, ledger_each_fn *each, void *arg, struct shoal_msg *msg);
+
+#endif

@@ -1,0 +1,268 @@
+/* A host's ledger on a disk and in a memory that fail: what was acknowledged stays, and nothing is acknowledged that may be
+ * lost. The test stands for pread and malloc. */
+#include "node/agent/agent_ledger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "node/agent/agent_files.h"
+
+#define PATIENCE_MS 60000
+#define RECORDS 40
+
+/* ---- what fails ---- */
+
+static atomic_bool reads_fail, large_blocks_fail;
+static atomic_llong reads_fail_from; /* of the file */
+
+__attribute__((visibility("default"))) ssize_t pread(int fd, void *bytes, size_t len, off_t at)
+{
+    if (atomic_load(&reads_fail)) {
+        off_t from = (off_t)atomic_load(&reads_fail_from);
+
+        if (at >= from) {
+            errno = EIO;
+            return -1;
+        }
+        if (at + (off_t)len > from) /* as the kernel does: what lies before the bad page is read */
+            len = (size_t)(from - at);
+    }
+    return syscall(SYS_pread64, fd, bytes, len, at);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define BLOCKS_FAIL 0
+#else
+#define BLOCKS_FAIL 1
+void *__libc_malloc(size_t size_bytes);
+
+__attribute__((visibility("default"))) void *malloc(size_t size_bytes)
+{
+    if (size_bytes >= SHOAL_MIB && atomic_load(&large_blocks_fail)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return __libc_malloc(size_bytes);
+}
+#endif
+
+/* ---- a host with one job ---- */
+
+struct fixture {
+    char dir[64];
+    char path[AGENT_PATH_BYTES + 16]; /* of the ledger */
+    struct agent *agent;
+    struct agent_job *job;
+    uv_timer_t watchdog;
+    bool late;
+    unsigned settled;
+};
+
+static const struct shoal_job_id job_id = { { 7 } };
+static struct agent *agents[16]; /* their threads live as long as the process */
+static unsigned agent_count;
+
+static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
+
+#define RUN_UNTIL(f, condition)                                                                                        \
+    do {                                                                                                               \
+        while (!(condition)) {                                                                                         \
+            (void)uv_run(&(f)->agent->loop, UV_RUN_ONCE);                                                              \
+            if ((f)->late)                                                                                             \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
+        }                                                                                                              \
+    } while (0)
+
+static struct shoal_hash no_hash(void *arg, struct shoal_view bytes)
+{
+    (void)arg;
+    (void)bytes;
+    return (struct shoal_hash){ { 1 } };
+}
+
+static bool no_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
+                      const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    (void)arg;
+    (void)key;
+    (void)bytes;
+    (void)signature;
+    return false;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct shoal_sched_options options = { .self = { { 1 } },
+                                           .env = { .hash = no_hash, .verify = no_verify },
+                                           .groups_max = 4 };
+    char folder[AGENT_PATH_BYTES];
+    struct shoal_msg msg;
+
+    atomic_store(&reads_fail, false);
+    atomic_store(&large_blocks_fail, false);
+    if (f == NULL || (f->agent = calloc(1, sizeof(*f->agent))) == NULL || uv_loop_init(&f->agent->loop) != 0)
+        return -1;
+    agents[agent_count++] = f->agent;
+    (void)snprintf(f->dir, sizeof(f->dir), "/tmp/shoal-ledger-XXXXXX");
+    if (mkdtemp(f->dir) == NULL)
+        return -1;
+    (void)snprintf(f->agent->settings.data, sizeof(f->agent->settings.data), "%s", f->dir);
+    (void)snprintf(folder, sizeof(folder), "%s/jobs", f->dir);
+    (void)mkdir(folder, 0700);
+    shoal_rand_init(&options.chance, 1);
+    if (agent_files_create(f->agent, &msg) != SHOAL_OK || shoal_sched_create(&f->agent->sched, &options) != SHOAL_OK)
+        return -1;
+    f->job = agent_job_need(f->agent, job_id);
+    agent_job_folder(f->agent, job_id, f->path, AGENT_PATH_BYTES);
+    memcpy(f->path + strlen(f->path), "/ledger", 8);
+    (void)uv_timer_init(&f->agent->loop, &f->watchdog);
+    f->watchdog.data = f;
+    (void)uv_timer_start(&f->watchdog, on_watchdog, PATIENCE_MS, 0);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[128];
+
+    agent_ledger_close(f->job);
+    (void)uv_timer_stop(&f->watchdog);
+    (void)snprintf(command, sizeof(command), "rm -rf %.60s", f->dir);
+    return system(command); /* the fixture lives on: its loop has a handle in it */
+}
+
+/* ---- records ---- */
+
+static struct shoal_view record_of(uint64_t step, double loss, uint8_t *bytes, size_t cap)
+{
+    struct shoal_step_head head = { .step = step, .kind = SHOAL_STEP_TRAIN, .call = 1, .v_count = 1, .value_count = 1 };
+    struct shoal_step_tuple tuple = { .samples = 4, .worker_id = 1, .values = { loss } };
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+
+    head.step_in_epoch = (uint32_t)step - 1;
+    shoal_put_step_head(&w, &head);
+    shoal_put_step_tuple(&w, &tuple, head.value_count);
+    return shoal_writer_view(&w);
+}
+
+static off_t size_of(const struct fixture *f)
+{
+    struct stat facts;
+
+    return stat(f->path, &facts) == 0 ? facts.st_size : -1;
+}
+
+/* Steps 1 to `count` as a run before has left them, then `torn` bytes. Returns the length of the records. */
+static off_t file_of(const struct fixture *f, uint64_t count, size_t torn)
+{
+    FILE *file = fopen(f->path, "we");
+    uint8_t bytes[256];
+    off_t whole;
+
+    assert_non_null(file);
+    for (uint64_t step = 1; step <= count; step++) {
+        struct shoal_view record = record_of(step, (double)step, bytes + 4, sizeof(bytes) - 4);
+        struct shoal_writer w = shoal_writer_init(bytes, 4);
+
+        shoal_put_u32(&w, (uint32_t)record.len);
+        assert_int_equal(fwrite(bytes, 4 + record.len, 1, file), 1);
+    }
+    whole = ftello(file);
+    memset(bytes, 1, sizeof(bytes));
+    assert_int_equal(fwrite(bytes, 1, torn, file), torn);
+    assert_int_equal(fclose(file), 0);
+    return whole;
+}
+
+static void on_settled(void *arg, bool held)
+{
+    (void)held;
+    ((struct fixture *)arg)->settled++;
+}
+
+/* It is opened, as far as it can be. */
+static void open_ledger(struct fixture *f)
+{
+    uint8_t bytes[256];
+    unsigned before = f->settled;
+    uint64_t first;
+    uint32_t count;
+
+    (void)agent_ledger_read(f->agent, f->job, 1, 0, bytes, sizeof(bytes), &first, &count);
+    agent_ledger_settle(f->agent, f->job, 0, 0, 0, on_settled, f);
+    RUN_UNTIL(f, f->settled > before);
+}
+
+static uint64_t steps_of(struct fixture *f)
+{
+    struct ledger_progress progress = { .step = 0 };
+
+    (void)agent_ledger_progress(f->agent, job_id, &progress);
+    return progress.step;
+}
+
+/* ---- opening ---- */
+
+static void a_ledger_that_cannot_be_read_loses_nothing(void **state)
+{
+    struct fixture *f = *state;
+    off_t whole = file_of(f, RECORDS, 3);
+
+    for (unsigned row = 0; row < 3; row++) {
+        static const char *const names[] = { "no memory", "the disk reads nothing", "the disk reads half of it" };
+
+        atomic_store(&large_blocks_fail, row == 0);
+        atomic_store(&reads_fail_from, row == 1 ? 0 : whole / 2);
+        atomic_store(&reads_fail, row > 0);
+        if (row == 0 && !BLOCKS_FAIL)
+            continue;
+        open_ledger(f);
+        assert_int_equal(steps_of(f), 0);
+        atomic_store(&large_blocks_fail, false);
+        atomic_store(&reads_fail, false);
+        if (size_of(f) != whole + 3)
+            fail_msg("%s: %lld of %lld bytes are left", names[row], (long long)size_of(f), (long long)whole + 3);
+        agent_ledger_close(f->job);
+    }
+    open_ledger(f);
+    assert_int_equal(steps_of(f), RECORDS);
+    assert_int_equal(size_of(f), whole); /* what was torn is cut off */
+}
+
+static void a_look_that_failed_is_not_remembered(void **state)
+{
+    struct fixture *f = *state;
+    struct ledger_progress progress = { .step = 0 };
+
+    (void)file_of(f, RECORDS, 0);
+    atomic_store(&reads_fail_from, 0);
+    atomic_store(&reads_fail, true);
+    assert_false(agent_ledger_look(f->agent, job_id, &progress));
+    atomic_store(&reads_fail, false);
+    assert_true(agent_ledger_look(f->agent, job_id, &progress));
+    assert_int_equal(progress.step, RECORDS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_loses_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
