@@ -13,7 +13,9 @@
  *     until then the workers keep it, and send it again.
  * G2. Records that come before those that they follow wait here, up to a bound, while the others are fetched: whoever has
  *     more than an asker pushes it. So a host that lost its file's end in a power cut has it again.
- * G3. What later stages rest on (a snapshot, the final files) is told after the records before it are acknowledged. */
+ * G3. What later stages rest on (a snapshot, the final files) is told after the records before it are acknowledged.
+ * G4. A flush that fails is never tried again: the kernel takes the pages for written then, and the next flush succeeds without
+ *     them. What was not flushed is cut off, and this agent takes no more into that file. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -34,6 +36,7 @@
 
 #define PUSH_BYTES_MAX (512 * SHOAL_KIB)
 #define PUSH_MS 50
+#define PUSH_AGAIN_MS 200
 #define PUSH_TIMEOUT_NS (3 * SHOAL_S)
 #define PEERS_MAX 8
 #define WAITING_MAX 32
@@ -47,12 +50,19 @@ struct ledger_source {
     struct shoal_node_id node;
     uint32_t call;
     uint64_t step;
-    uint64_t offset; /* in our file: where the next push begins */
+    uint64_t again_ns; /* it did not take what was pushed: it is not asked before */
+    uint64_t offset;   /* in our file: where the next push begins */
     bool asking;
     bool known;  /* it has answered since the start: offset is right */
     bool asked;  /* it has pushed here: what it lacks is pushed to it, whether it guards the job or not */
     bool guards; /* the job, now: who does not any more is not waited for, and does not count */
     struct ledger *ledger;
+};
+
+struct ledger_end {
+    uint64_t bytes;
+    uint32_t call;
+    uint64_t step;
 };
 
 struct ledger {
@@ -69,7 +79,9 @@ struct ledger {
     size_t source_count;
     uint32_t flushed_call; /* the records up to here are on the disk */
     uint64_t flushed_step;
+    struct ledger_end kept; /* this is left of the file when a flush fails: as it was opened, then what is flushed */
     bool flushing, folder_flushed;
+    bool failed; /* G4 */
     struct peer_question *waiting[WAITING_MAX]; /* answered when what they brought is flushed */
     size_t waiting_count;
     struct shoal_buf early; /* G2 */
@@ -82,9 +94,10 @@ struct flushing {
     struct ledger *ledger;
     char path[AGENT_PATH_BYTES];
     int fd;
-    bool folder, ok;
-    uint32_t call;
-    uint64_t step;
+    bool folder;
+    int error; /* an errno; 0: it is flushed */
+    uint64_t kept_bytes;
+    struct ledger_end end; /* of what is flushed */
 };
 
 static void push(struct ledger *ledger);
@@ -152,6 +165,11 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
     return err;
 }
 
+static struct ledger_end end_of(const struct ledger_file *file)
+{
+    return (struct ledger_end){ file->bytes, file->call, file->step };
+}
+
 /* NULL: it cannot be kept here, or it cannot be read now. A file that cannot be read stays as it is. */
 static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
 {
@@ -180,6 +198,7 @@ static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
     }
     if (!ledger_file_cut(&ledger->file))
         agent_log(agent, "%s: the ledger's torn tail stays: %s", job->text, strerror(errno));
+    ledger->kept = end_of(&ledger->file);
     (void)uv_timer_init(&agent->loop, &ledger->timer);
     ledger->timer.data = ledger;
     job->ledger = ledger;
@@ -232,19 +251,44 @@ void agent_ledger_close(struct agent_job *job)
     uv_close((uv_handle_t *)&ledger->timer, on_ledger_closed);
 }
 
-/* In the thread. A new file's name is flushed too, and its folder's. */
+/* A new file's name is flushed too, and its folder's. Returns an errno, or 0. */
+static int flush_all(struct flushing *f)
+{
+    char *slash;
+
+    if (fdatasync(f->fd) != 0)
+        return errno;
+    if (!f->folder)
+        return 0;
+    if (!shoal_disk_flush_folder(f->path))
+        return errno;
+    slash = strrchr(f->path, '/');
+    *slash = '\0';
+    return shoal_disk_flush_folder(f->path) ? 0 : errno;
+}
+
+/* In the thread. Cutting drops the pages too, so the next agent does not find them in memory (G4). */
 static void flush_run(struct agent_file_job *file)
 {
     struct flushing *f = (struct flushing *)(void *)file;
-    char *slash;
 
-    f->ok = fdatasync(f->fd) == 0;
-    if (!f->ok || !f->folder)
-        return;
-    f->ok = shoal_disk_flush_folder(f->path);
-    slash = strrchr(f->path, '/');
-    *slash = '\0';
-    f->ok = f->ok && shoal_disk_flush_folder(f->path);
+    f->error = flush_all(f);
+    if (f->error != 0)
+        shoal_ignore(ftruncate(f->fd, (off_t)f->kept_bytes) == 0 ? SHOAL_OK : SHOAL_ERR_STORAGE);
+}
+
+/* G4 */
+static void fail(struct ledger *ledger, int error)
+{
+    ledger->failed = true;
+    ledger->file.bytes = ledger->kept.bytes;
+    ledger->file.call = ledger->kept.call;
+    ledger->file.step = ledger->kept.step;
+    shoal_buf_deinit(&ledger->early);
+    agent_log(ledger->agent,
+              "%s: the ledger cannot be flushed here: %s; no step records are kept here until this agent starts again; look "
+              "at the disk",
+              ledger->job->text, strerror(error));
 }
 
 static void flush_start(struct ledger *ledger);
@@ -255,21 +299,22 @@ static void flush_done(struct agent_file_job *file)
     struct ledger *ledger = f->ledger;
 
     ledger->flushing = false;
-    if (f->ok) {
-        ledger->flushed_call = f->call;
-        ledger->flushed_step = f->step;
+    if (f->error == 0) {
+        ledger->flushed_call = f->end.call;
+        ledger->flushed_step = f->end.step;
+        ledger->kept = f->end;
         ledger->folder_flushed = true;
-    } else if (!ledger->closing) {
-        agent_log(ledger->agent, "%s: the ledger cannot be flushed here; the disk may be failing", ledger->job->text);
     }
-    if (!ledger->closing) {
-        bool whole = reached(f->call, f->step, ledger->file.call, ledger->file.step);
+    if (!ledger->closing && f->error != 0) {
+        fail(ledger, f->error);
+        answer_waiting(ledger, false);
+    } else if (!ledger->closing) {
+        bool whole = reached(f->end.call, f->end.step, ledger->file.call, ledger->file.step);
 
-        if (whole || !f->ok)
-            answer_waiting(ledger, f->ok);
-        if (f->ok)
-            acknowledge(ledger);
-        if (!whole && f->ok)
+        if (whole)
+            answer_waiting(ledger, true);
+        acknowledge(ledger);
+        if (!whole)
             flush_start(ledger);
     }
     free(f);
@@ -281,7 +326,7 @@ static void flush_start(struct ledger *ledger)
 {
     struct flushing *f;
 
-    if (ledger->flushing || ledger->closing ||
+    if (ledger->flushing || ledger->closing || ledger->failed ||
         reached(ledger->flushed_call, ledger->flushed_step, ledger->file.call, ledger->file.step))
         return;
     f = calloc(1, sizeof(*f));
@@ -289,8 +334,8 @@ static void flush_start(struct ledger *ledger)
     f->ledger = ledger;
     f->fd = ledger->file.fd;
     f->folder = !ledger->folder_flushed;
-    f->call = ledger->file.call;
-    f->step = ledger->file.step;
+    f->kept_bytes = ledger->kept.bytes;
+    f->end = end_of(&ledger->file);
     agent_job_folder(ledger->agent, ledger->job->id, f->path, sizeof(f->path));
     f->file.run = flush_run;
     f->file.done = flush_done;
@@ -380,12 +425,11 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
         source->call = call;
         source->step = step;
         acknowledge(ledger);
-        push(ledger);
-        return;
+    } else {
+        source->known = false;
+        source->again_ns = agent_now_ns() + PUSH_AGAIN_MS * SHOAL_MS;
     }
-    source->known = false;
-    if (!uv_is_active((uv_handle_t *)&ledger->timer))
-        (void)uv_timer_start(&ledger->timer, on_timer, 4 * PUSH_MS, 0);
+    push(ledger);
 }
 
 static void push_to(struct ledger *ledger, struct ledger_source *source)
@@ -465,7 +509,7 @@ static void push(struct ledger *ledger)
         source->asked = source->asked && up;
         if ((!source->guards && !source->asked) || (!behind(source, ledger) && source->known))
             continue;
-        if (!source->asking && up)
+        if (!source->asking && up && agent_now_ns() >= source->again_ns)
             push_to(ledger, source);
         else if (!source->asking)
             waits = true;
@@ -473,7 +517,7 @@ static void push(struct ledger *ledger)
     flush_start(ledger);
     acknowledge(ledger);
     if (waits && !uv_is_active((uv_handle_t *)&ledger->timer))
-        (void)uv_timer_start(&ledger->timer, on_timer, 4 * PUSH_MS, 0);
+        (void)uv_timer_start(&ledger->timer, on_timer, PUSH_AGAIN_MS, 0);
 }
 
 /* ---- from workers and from others ---- */
@@ -483,7 +527,7 @@ void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t w
 {
     struct ledger *ledger = ledger_need(agent, job);
 
-    if (ledger == NULL)
+    if (ledger == NULL || ledger->failed)
         return;
     ledger->source_worker = worker_id;
     if (take(ledger, records->records) != SHOAL_OK)
@@ -578,7 +622,7 @@ static void serve_records(void *arg, struct shoal_node_id from, struct shoal_vie
     struct ledger *ledger = job == NULL ? NULL : ledger_need(agent, job);
     struct shoal_view view = shoal_view_of(r.bytes + r.at, r.len - r.at);
 
-    if (ledger == NULL || ledger->waiting_count == WAITING_MAX || take(ledger, view) != SHOAL_OK) {
+    if (ledger == NULL || ledger->failed || ledger->waiting_count == WAITING_MAX || take(ledger, view) != SHOAL_OK) {
         peer_answer(question, SHOAL_ERR_STORAGE, "the step records were not kept", (struct shoal_view){ 0 });
         return;
     }
@@ -722,6 +766,8 @@ bool agent_ledger_is_idle(struct agent_job *job)
 
     if (ledger == NULL)
         return true;
+    if (ledger->failed)
+        return false; /* G4: who opens it again would take more */
     flush_start(ledger); /* of one that was only read since this agent's start */
     if (ledger->flushing || ledger->waiting_count > 0 || ledger->early.len > 0 || uv_is_active((uv_handle_t *)&ledger->timer))
         return false;

@@ -1,5 +1,5 @@
 /* A host's ledger on a disk and in a memory that fail: what was acknowledged stays, and nothing is acknowledged that may be
- * lost. The test stands for pread and malloc. */
+ * lost. The test stands for pread, fdatasync and malloc. */
 #include "node/agent/agent_ledger.h"
 
 #include <errno.h>
@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "shoal/worker_wire.h"
+
 #include "node/agent/agent_files.h"
 
 #define PATIENCE_MS 60000
@@ -23,6 +25,7 @@
 
 /* ---- what fails ---- */
 
+static atomic_uint flushes, flushes_to_fail;
 static atomic_bool reads_fail, large_blocks_fail;
 static atomic_llong reads_fail_from; /* of the file */
 
@@ -39,6 +42,17 @@ __attribute__((visibility("default"))) ssize_t pread(int fd, void *bytes, size_t
             len = (size_t)(from - at);
     }
     return syscall(SYS_pread64, fd, bytes, len, at);
+}
+
+__attribute__((visibility("default"))) int fdatasync(int fd)
+{
+    atomic_fetch_add(&flushes, 1);
+    if (atomic_load(&flushes_to_fail) > 0) { /* and the pages are clean: the next one has nothing to do */
+        atomic_fetch_sub(&flushes_to_fail, 1);
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_fdatasync, fd);
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -112,6 +126,8 @@ static int setup(void **state)
 
     atomic_store(&reads_fail, false);
     atomic_store(&large_blocks_fail, false);
+    atomic_store(&flushes_to_fail, 0);
+    atomic_store(&flushes, 0);
     if (f == NULL || (f->agent = calloc(1, sizeof(*f->agent))) == NULL || uv_loop_init(&f->agent->loop) != 0)
         return -1;
     agents[agent_count++] = f->agent;
@@ -188,6 +204,16 @@ static off_t file_of(const struct fixture *f, uint64_t count, size_t torn)
     return whole;
 }
 
+/* A worker brings the record of a step. */
+static void bring(struct fixture *f, uint64_t step)
+{
+    uint8_t bytes[256];
+    struct shoal_worker_records records = { .call = 1, .first_step = step, .count = 1 };
+
+    records.records = record_of(step, 1.0, bytes, sizeof(bytes));
+    agent_ledger_records(f->agent, f->job, 1, &records);
+}
+
 static void on_settled(void *arg, bool held)
 {
     (void)held;
@@ -257,11 +283,74 @@ static void a_look_that_failed_is_not_remembered(void **state)
     assert_int_equal(progress.step, RECORDS);
 }
 
+/* ---- flushing ---- */
+
+struct barrier {
+    struct agent_file_job file;
+    bool passed;
+};
+
+static void barrier_run(struct agent_file_job *file) { (void)file; }
+
+static void barrier_done(struct agent_file_job *file) { ((struct barrier *)(void *)file)->passed = true; }
+
+/* What was asked of the disk before is done. */
+static void disk_settles(struct fixture *f)
+{
+    struct barrier barrier = { .file = { .run = barrier_run, .done = barrier_done } };
+
+    assert_int_equal(agent_file_submit(f->agent, &barrier.file), SHOAL_OK);
+    RUN_UNTIL(f, barrier.passed);
+}
+
+static void a_flush_that_failed_is_never_tried_again(void **state)
+{
+    struct fixture *f = *state;
+    off_t whole = file_of(f, RECORDS, 0);
+
+    open_ledger(f);
+    bring(f, RECORDS + 1);
+    disk_settles(f);
+    assert_true(atomic_load(&flushes) > 0);
+    assert_true(size_of(f) > whole);
+    whole = size_of(f);
+    atomic_store(&flushes, 0);
+    atomic_store(&flushes_to_fail, 1);
+    bring(f, RECORDS + 2);
+    disk_settles(f);
+    assert_int_equal(atomic_load(&flushes), 1);
+    bring(f, RECORDS + 2); /* the worker asks again */
+    bring(f, RECORDS + 3);
+    disk_settles(f);
+    assert_int_equal(atomic_load(&flushes), 1);
+    assert_int_equal(size_of(f), whole); /* no later agent believes what may be lost */
+    agent_ledger_close(f->job);
+    open_ledger(f);
+    assert_int_equal(steps_of(f), RECORDS + 1);
+}
+
+/* What an agent before has left is not this agent's to take back. */
+static void the_first_flush_that_fails_takes_back_no_record_of_before(void **state)
+{
+    struct fixture *f = *state;
+    off_t whole = file_of(f, RECORDS, 0);
+
+    open_ledger(f);
+    atomic_store(&flushes_to_fail, 1);
+    bring(f, RECORDS + 1);
+    disk_settles(f);
+    disk_settles(f);
+    assert_int_equal(atomic_load(&flushes), 1);
+    assert_int_equal(size_of(f), whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_loses_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_flush_that_failed_is_never_tried_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_first_flush_that_fails_takes_back_no_record_of_before, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
