@@ -256,6 +256,7 @@ struct agent {
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
     struct ledger_looks *ledger_looks; /* agent_ledger.c */
+    struct audit_queue *audits;        /* agent_audit.c */
     struct agent_spares spares;
     uv_timer_t tree_timer;
     uv_timer_t merge_timer;

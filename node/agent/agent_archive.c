@@ -25,7 +25,8 @@
 
 #include "shoal/below.h"
 
-#include "agent_ledger.h"
+#include "agent_audit.h"
+#include "agent_files.h"
 #include "agent_results.h"
 
 #include "shoal/disk.h"
@@ -58,6 +59,8 @@ struct making {
     size_t their;
     uint64_t offset;
     int fd; /* of the piece under way; -1: none */
+    struct ledger_progress progress; /* by the audit */
+    bool audited;                    /* and it is kept */
     struct known_paths known;
     uv_work_t walk;
     struct agent_results results;
@@ -66,19 +69,18 @@ struct making {
 static void made(struct making *m, enum shoal_err err, const char *text, struct shoal_hash list)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
-    struct ledger_progress progress;
 
     event.u.archive.job = m->job;
     event.u.archive.ok = err == SHOAL_OK;
     event.u.archive.list = list;
     (void)snprintf(event.u.archive.text, sizeof(event.u.archive.text), "%.199s", text);
-    if (err == SHOAL_OK && agent_ledger_progress(m->agent, m->job, &progress) && progress.step > 0) {
+    if (err == SHOAL_OK && m->progress.step > 0) {
         event.u.archive.has_progress = true;
-        event.u.archive.steps = progress.train_steps;
-        event.u.archive.data_epoch = progress.data_epoch;
-        event.u.archive.has_metrics = progress.has_metrics;
-        event.u.archive.loss_micro = (int64_t)(progress.loss * 1e6);
-        event.u.archive.metric_micro = (int64_t)(progress.metric * 1e6);
+        event.u.archive.steps = m->progress.train_steps;
+        event.u.archive.data_epoch = m->progress.data_epoch;
+        event.u.archive.has_metrics = m->progress.has_metrics;
+        event.u.archive.loss_micro = (int64_t)(m->progress.loss * 1e6);
+        event.u.archive.metric_micro = (int64_t)(m->progress.metric * 1e6);
     }
     if (err != SHOAL_OK)
         agent_log(m->agent, "an ended job waits for the archive: %s", text);
@@ -205,23 +207,6 @@ static void add_file(struct making *m, char what, const char *relative)
         *added = line;
 }
 
-/* The auditor reads the job's replica too, which is about to go: its answer is kept, not only the ledger. Of a job that
- * has trained nothing it would say the same each time, so such a job has none, and often no file in the archive at all. */
-static void keep_audit(struct making *m)
-{
-    const struct shoal_job *replica = shoal_sched_job(m->agent->sched, m->job);
-    const struct archive_line line = { .what = 'a' };
-    char path[AGENT_PATH_BYTES + 16];
-    struct shoal_buf json = { 0 };
-    struct shoal_msg msg;
-
-    archive_line_path(m->agent, m->job, m->root, &line, path, sizeof(path));
-    if (replica != NULL && replica->calls != NULL && agent_ledger_audit(m->agent, m->job, &json) == SHOAL_OK &&
-        shoal_disk_replace(path, shoal_buf_view(&json), 0600, &msg) == SHOAL_OK)
-        add_file(m, 'a', "audit");
-    shoal_buf_deinit(&json);
-}
-
 static DIR *open_log_folder(const char *root, const char *name)
 {
     char path[ARCHIVE_PATH_BYTES];
@@ -255,7 +240,8 @@ static void list_files(struct making *m)
         if (dir != NULL)
             (void)closedir(dir);
     }
-    keep_audit(m);
+    if (m->audited)
+        add_file(m, 'a', "audit");
     add_file(m, 'g', "ledger");
 }
 
@@ -332,6 +318,84 @@ static void walk_ended(uv_work_t *work, int status)
     (void)status;
     add_results(m);
     store_next(m);
+}
+
+static void list_all(struct making *m)
+{
+    list_files(m);
+    m->walk.data = m;
+    (void)uv_queue_work(&m->agent->loop, &m->walk, walk_run, walk_ended);
+}
+
+/* ---- its audit ---- */
+
+struct keeping {
+    struct agent_file_job file;
+    struct making *m;
+    char path[AGENT_PATH_BYTES + 16];
+    struct shoal_buf json;
+    enum shoal_err err;
+    struct shoal_msg msg;
+};
+
+static void keep_run(struct agent_file_job *file)
+{
+    struct keeping *k = (struct keeping *)(void *)file;
+
+    k->err = shoal_disk_replace(k->path, shoal_buf_view(&k->json), 0600, &k->msg);
+}
+
+static void kept(struct agent_file_job *file)
+{
+    struct keeping *k = (struct keeping *)(void *)file;
+    struct making *m = k->m;
+
+    m->audited = k->err == SHOAL_OK;
+    if (m->audited)
+        list_all(m);
+    else
+        made(m, k->err, k->msg.text, (struct shoal_hash){ { 0 } });
+    shoal_buf_deinit(&k->json);
+    free(k);
+}
+
+static void on_audited(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct agent_audited *audited)
+{
+    struct making *m = arg;
+    const struct archive_line line = { .what = 'a' };
+    struct keeping *k = err == SHOAL_OK ? calloc(1, sizeof(*k)) : NULL;
+    char folder[AGENT_PATH_BYTES];
+
+    if (err != SHOAL_OK) {
+        made(m, err, msg->text, (struct shoal_hash){ { 0 } });
+        return;
+    }
+    m->progress = audited->progress;
+    agent_job_folder(m->agent, m->job, folder, sizeof(folder));
+    (void)mkdir(folder, 0700); /* it is there, as a rule */
+    if (k != NULL && shoal_buf_append(&k->json, audited->json.bytes, audited->json.len) == SHOAL_OK) {
+        k->m = m;
+        k->file = (struct agent_file_job){ .bytes = k->json.len, .run = keep_run, .done = kept };
+        archive_line_path(m->agent, m->job, m->root, &line, k->path, sizeof(k->path));
+        if (agent_file_submit(m->agent, &k->file) == SHOAL_OK)
+            return;
+    }
+    if (k != NULL)
+        shoal_buf_deinit(&k->json);
+    free(k);
+    made(m, SHOAL_ERR_FULL, "too much waits for the disk", (struct shoal_hash){ { 0 } });
+}
+
+/* The auditor reads the job's replica too, which is about to go: its answer is kept, not only the ledger. Of a job that
+ * has trained nothing it would say the same each time, so such a job has none, and often no file in the archive at all. */
+static void make_audit(struct making *m)
+{
+    const struct shoal_job *replica = shoal_sched_job(m->agent->sched, m->job);
+
+    if (replica == NULL || replica->calls == NULL)
+        list_all(m);
+    else
+        agent_audit(m->agent, m->job, on_audited, m);
 }
 
 /* ---- what other guardians have (N4) ---- */
@@ -455,9 +519,7 @@ static void pull_node(struct making *m)
         pull_ask(m, "", on_theirs);
         return;
     }
-    list_files(m);
-    m->walk.data = m;
-    (void)uv_queue_work(&m->agent->loop, &m->walk, walk_run, walk_ended);
+    make_audit(m);
 }
 
 static void pull_all(struct making *m)

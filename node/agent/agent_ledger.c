@@ -746,20 +746,6 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
     return used;
 }
 
-enum shoal_err agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each, void *arg)
-{
-    struct stat facts;
-    struct shoal_msg msg;
-    int fd = open_to_read(agent, id, &facts);
-    enum shoal_err err;
-
-    if (fd < 0)
-        return SHOAL_OK;
-    err = ledger_file_each(fd, each, arg, &msg);
-    (void)close(fd);
-    return err;
-}
-
 bool agent_ledger_is_idle(struct agent_job *job)
 {
     struct ledger *ledger = job->ledger;

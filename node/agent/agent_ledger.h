@@ -37,14 +37,4 @@ typedef void ledger_settled_fn(void *arg, bool held);
 void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint64_t wait_ns,
                          ledger_settled_fn *done, void *arg);
 
-/* The audit as JSON, appended to `json` (agent_audit.c). */
-SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json);
-/* The same of any job that has trained nothing. */
-SHOAL_MUST_CHECK enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json);
-
-/* Every record of the file in order; `each` gets the head and a reader at the tuples. FULL, STORAGE: not all could be read. */
-typedef void ledger_each_fn(void *arg, const struct shoal_step_head *head, struct shoal_reader tuples);
-SHOAL_MUST_CHECK enum shoal_err agent_ledger_each(struct agent *agent, struct shoal_job_id id, ledger_each_fn *each,
-                                                  void *arg);
-
 #endif

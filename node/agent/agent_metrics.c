@@ -252,12 +252,12 @@ static void read_ended(uv_work_t *work, int status)
 
 /* ---- what the values are ---- */
 
-enum shoal_err agent_metrics_calls(const struct shoal_job *job, struct shoal_buf *json)
+enum shoal_err agent_metrics_calls(const struct shoal_call *calls, uint32_t count, struct shoal_buf *json)
 {
     enum shoal_err err = shoal_buf_append(json, ",\"calls\":[", 10);
 
-    for (uint32_t i = 0; i < job->call_count && err == SHOAL_OK; i++) {
-        const struct shoal_call *call = &job->calls[i];
+    for (uint32_t i = 0; i < count && err == SHOAL_OK; i++) {
+        const struct shoal_call *call = &calls[i];
         char text[64];
 
         (void)snprintf(text, sizeof(text), "%s{\"call\":%u,\"names\":[", i == 0 ? "" : ",", call->call);
@@ -323,7 +323,7 @@ void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struc
     memcpy(r->path + strlen(r->path), "/ledger", 8);
     if (job != NULL && job->calls != NULL) {
         r->whole = is_whole(agent, job);
-        r->err = agent_metrics_calls(job, &r->calls);
+        r->err = agent_metrics_calls(job->calls, job->call_count, &r->calls);
     } else if (job == NULL) {
         calls_of_audit(r, id);
     }

@@ -18,7 +18,7 @@ void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struc
 
 /* Appends ,"calls":[{"call":1,"names":["loss","accuracy"]}, ...]: what the values of a call's records are. The audit keeps
  * it for the archive, where the job's replica is gone. */
-struct shoal_job;
-SHOAL_MUST_CHECK enum shoal_err agent_metrics_calls(const struct shoal_job *job, struct shoal_buf *json);
+SHOAL_MUST_CHECK enum shoal_err agent_metrics_calls(const struct shoal_call *calls, uint32_t count,
+                                                    struct shoal_buf *json);
 
 #endif

@@ -91,7 +91,7 @@ bool ledger_file_takes(const struct ledger_file *file, const struct shoal_step_h
     return head->call > file->call && head->step == 1;
 }
 
-static void note_progress(struct ledger_progress *p, const struct shoal_step_head *head, struct shoal_reader r)
+void ledger_progress_note(struct ledger_progress *p, const struct shoal_step_head *head, struct shoal_reader r)
 {
     double loss = 0;
     double metric = 0;
@@ -147,7 +147,7 @@ enum shoal_err ledger_file_scan(struct ledger_file *file, struct shoal_msg *msg)
     while ((len = window_record(&w, file->bytes, end, &head, &tuples)) > 0 && ledger_file_takes(file, &head)) {
         file->call = head.call;
         file->step = head.step;
-        note_progress(&file->progress, &head, tuples);
+        ledger_progress_note(&file->progress, &head, tuples);
         file->bytes += 4 + len;
     }
     return window_close(&w, file->bytes, msg);
@@ -175,7 +175,7 @@ enum shoal_err ledger_file_append(struct ledger_file *file, struct shoal_view re
     file->bytes += 4 + record.len;
     file->call = head->call;
     file->step = head->step;
-    note_progress(&file->progress, head, tuples);
+    ledger_progress_note(&file->progress, head, tuples);
     note_rate(file);
     return SHOAL_OK;
 }

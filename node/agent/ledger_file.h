@@ -31,8 +31,13 @@ uint32_t ledger_file_length(const struct ledger_file *file, uint64_t at);
 /* Where the records after (call, step) begin. */
 uint64_t ledger_file_after(const struct ledger_file *file, uint32_t call, uint64_t step);
 
+/* What a record says of how far the job has come. */
+void ledger_progress_note(struct ledger_progress *progress, const struct shoal_step_head *head,
+                          struct shoal_reader tuples);
+
 /* Every record of the open file in order; `each` gets the head and a reader at the tuples. Any thread may call. A torn end is
  * left out; FULL, STORAGE: not all could be read. */
+typedef void ledger_each_fn(void *arg, const struct shoal_step_head *head, struct shoal_reader tuples);
 SHOAL_MUST_CHECK enum shoal_err ledger_file_each(int fd, ledger_each_fn *each, void *arg, struct shoal_msg *msg);
 
 #endif

@@ -12,14 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "node/agent/agent_ledger.h"
+#include "node/agent/agent_audit.h"
 #include "node/agent/agent_results.h"
 #include "shoal/below.h"
 
 #include "shoal/banned.h"
 
-#define OTHER_TIMEOUT_NS (3 * SHOAL_S) /* of a guardian with a whole ledger, where this one's is short */
-#define READ_TIMEOUT_NS (5 * SHOAL_S)
+/* Of the host that has the ledger: it goes through all samples that were trained. A command waits 30 s for its answer. */
+#define AUDIT_TIMEOUT_NS (25 * SHOAL_S)
+#define OTHER_TIMEOUT_NS (8 * SHOAL_S) /* of a guardian with a whole ledger, where this one's is short */
 
 /* ---- results ----
  *
@@ -497,21 +498,38 @@ static bool guards(const struct agent *agent, struct shoal_job_id id)
     return shoal_sched_job(agent->sched, id) != NULL;
 }
 
-/* The files of an archived job are those that its last leader found. */
-static enum shoal_err audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json)
+/* What is kept of a job without guardians: the audit that its last leader made. */
+static enum shoal_err audit_kept(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json,
+                                 struct shoal_msg *msg)
 {
     char path[AGENT_PATH_BYTES + 16];
     struct shoal_sched_archived here;
     struct shoal_job_facts facts;
-    struct shoal_msg msg;
 
-    if (guards(agent, id))
-        return agent_ledger_audit(agent, id, json);
+    msg->text[0] = '\0';
     if (agent_archived(agent, id, &here) && backend_facts_here(agent, id, &facts) && facts.call == 0)
-        return agent_ledger_none(id, json);
+        return agent_audit_none(id, json);
     agent_job_folder(agent, id, path, AGENT_PATH_BYTES);
     memcpy(path + strlen(path), "/audit", 7);
-    return shoal_disk_read(path, 4 * SHOAL_MIB, json, &msg);
+    return shoal_disk_read(path, 4 * SHOAL_MIB, json, msg);
+}
+
+static void on_audited(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct agent_audited *audited)
+{
+    struct ledger_call *call = arg;
+    struct agent *agent = call->agent;
+    struct shoal_msg why = *msg;
+    size_t guardians = 0;
+
+    if (err == SHOAL_OK)
+        err = shoal_buf_append(&call->own, audited->json.bytes, audited->json.len);
+    if (err == SHOAL_OK && guards(agent, call->id) && !is_exact(audited->json)) {
+        (void)agent_job_nodes(agent, call->id, call->nodes, 8, &guardians);
+        call->node_count = guardians < 8 ? guardians : 8;
+        ask_others(call);
+        return;
+    }
+    ledger_end(call, err, &why, shoal_buf_view(&call->own));
 }
 
 static void ledger_read(struct ledger_call *call)
@@ -520,17 +538,12 @@ static void ledger_read(struct ledger_call *call)
     struct ledger_call ended = *call;
     struct shoal_msg msg = { "" };
     struct shoal_node_id node = { { 0 } };
-    size_t guardians = 0;
     enum shoal_err err;
 
-    if (guards(agent, call->id) || backend_has_files(agent, call->id, &node)) {
-        err = audit(agent, ended.id, &call->own);
-        if (err == SHOAL_OK && guards(agent, ended.id) && !is_exact(shoal_buf_view(&call->own))) {
-            call->node_count = agent_job_nodes(agent, ended.id, call->nodes, 8, &guardians);
-            call->node_count = guardians < 8 ? guardians : 8;
-            ask_others(call);
-            return;
-        }
+    if (guards(agent, call->id)) {
+        agent_audit(agent, call->id, on_audited, call);
+    } else if (backend_has_files(agent, call->id, &node)) {
+        err = audit_kept(agent, call->id, &call->own, &msg);
         ledger_end(call, err, &msg, shoal_buf_view(&call->own));
     } else if (shoal_node_id_is_zero(node)) {
         free(call);
@@ -538,7 +551,7 @@ static void ledger_read(struct ledger_call *call)
         ended.done(ended.arg, err, &msg, (struct shoal_view){ 0 });
     } else {
         peer_ask(agent->calls, node, PEER_LEDGER, shoal_view_of(call->id.bytes, sizeof(call->id.bytes)),
-                 READ_TIMEOUT_NS, on_ledger_answer, call);
+                 AUDIT_TIMEOUT_NS, on_ledger_answer, call);
     }
 }
 
@@ -551,16 +564,41 @@ void backend_ledger_id(struct agent *agent, struct shoal_job_id id, shoal_backen
     ledger_read(call);
 }
 
+struct audit_question {
+    struct agent *agent;
+    struct peer_question *question;
+};
+
+static void on_audited_for(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                           const struct agent_audited *audited)
+{
+    struct audit_question *asked = arg;
+
+    if (!asked->agent->stopping)
+        peer_answer(asked->question, err, err == SHOAL_OK ? "" : msg->text, audited->json);
+    free(asked);
+}
+
 void backend_serve_ledger(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
     struct agent *agent = arg;
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_job_id id = shoal_get_job_id(&r);
-    bool here = shoal_reader_done(&r) && (guards(agent, id) || backend_serves_files(agent, id) != NULL);
     struct shoal_buf json = { 0 };
-    enum shoal_err err = here ? audit(agent, id, &json) : SHOAL_ERR_NOT_FOUND;
+    struct audit_question *asked;
+    enum shoal_err err;
+    struct shoal_msg msg;
 
     (void)from;
+    if (shoal_reader_done(&r) && guards(agent, id)) {
+        asked = malloc(sizeof(*asked));
+        SHOAL_ASSERT(asked != NULL);
+        *asked = (struct audit_question){ .agent = agent, .question = question };
+        agent_audit(agent, id, on_audited_for, asked);
+        return;
+    }
+    err = shoal_reader_done(&r) && backend_serves_files(agent, id) != NULL ? audit_kept(agent, id, &json, &msg)
+                                                                           : SHOAL_ERR_NOT_FOUND;
     peer_answer(question, err, err == SHOAL_OK ? "" : "this host keeps no ledger of the job", shoal_buf_view(&json));
     shoal_buf_deinit(&json);
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -16,21 +17,32 @@
 
 #include <cmocka.h>
 
+#include "shoal/permute.h"
 #include "shoal/worker_wire.h"
 
+#include "node/agent/agent_audit.h"
 #include "node/agent/agent_files.h"
 
 #define PATIENCE_MS 60000
 #define RECORDS 40
+#define MINIBATCH 4
+#define SAMPLES ((uint64_t)RECORDS * MINIBATCH) /* so the records are one data epoch */
+#define JOB_SEED 99
 
 /* ---- what fails ---- */
 
 static atomic_uint flushes, flushes_to_fail;
 static atomic_bool reads_fail, large_blocks_fail;
 static atomic_llong reads_fail_from; /* of the file */
+static atomic_uint reads_of_loop, reads_of_start; /* on the loop's thread; of a file's first byte */
+static pthread_t loop_thread;
 
 __attribute__((visibility("default"))) ssize_t pread(int fd, void *bytes, size_t len, off_t at)
 {
+    if (pthread_equal(pthread_self(), loop_thread))
+        atomic_fetch_add(&reads_of_loop, 1);
+    if (at == 0)
+        atomic_fetch_add(&reads_of_start, 1);
     if (atomic_load(&reads_fail)) {
         off_t from = (off_t)atomic_load(&reads_fail_from);
 
@@ -81,6 +93,10 @@ struct fixture {
     uv_timer_t watchdog;
     bool late;
     unsigned settled;
+    unsigned audits, refused;
+    enum shoal_err err;
+    struct ledger_progress progress;
+    char json[1024];
 };
 
 static const struct shoal_job_id job_id = { { 7 } };
@@ -124,6 +140,7 @@ static int setup(void **state)
     char folder[AGENT_PATH_BYTES];
     struct shoal_msg msg;
 
+    loop_thread = pthread_self();
     atomic_store(&reads_fail, false);
     atomic_store(&large_blocks_fail, false);
     atomic_store(&flushes_to_fail, 0);
@@ -166,10 +183,15 @@ static int teardown(void **state)
 static struct shoal_view record_of(uint64_t step, double loss, uint8_t *bytes, size_t cap)
 {
     struct shoal_step_head head = { .step = step, .kind = SHOAL_STEP_TRAIN, .call = 1, .v_count = 1, .value_count = 1 };
-    struct shoal_step_tuple tuple = { .samples = 4, .worker_id = 1, .values = { loss } };
+    struct shoal_step_tuple tuple = { .samples = MINIBATCH, .worker_id = 1, .values = { loss } };
     struct shoal_writer w = shoal_writer_init(bytes, cap);
+    struct shoal_sample_sum sum = { 0, 0 };
 
     head.step_in_epoch = (uint32_t)step - 1;
+    for (uint64_t i = 0; i < MINIBATCH; i++)
+        shoal_sample_sum_add(&sum, JOB_SEED, shoal_permute(JOB_SEED, 0, SAMPLES, (step - 1) * MINIBATCH + i));
+    tuple.id_low = sum.low;
+    tuple.id_high = sum.high;
     shoal_put_step_head(&w, &head);
     shoal_put_step_tuple(&w, &tuple, head.value_count);
     return shoal_writer_view(&w);
@@ -344,6 +366,103 @@ static void the_first_flush_that_fails_takes_back_no_record_of_before(void **sta
     assert_int_equal(size_of(f), whole);
 }
 
+/* ---- the audit ---- */
+
+static const struct shoal_call whole_call = {
+    .call = 1,
+    .state = SHOAL_CALL_DONE,
+    .job_seed = JOB_SEED,
+    .final_step = RECORDS,
+    .sizes = { .virtual_workers = 1, .samples = SAMPLES, .minibatch = MINIBATCH, .data_epochs = 1 },
+};
+
+static void on_audited(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct agent_audited *audited)
+{
+    struct fixture *f = arg;
+
+    (void)msg;
+    f->audits++;
+    f->refused += err == SHOAL_ERR_FULL;
+    f->err = err;
+    f->progress = audited->progress;
+    (void)snprintf(f->json, sizeof(f->json), "%.*s", (int)audited->json.len, (const char *)audited->json.bytes);
+}
+
+static void audit(struct fixture *f, uint8_t job)
+{
+    agent_audit_calls(f->agent, (struct shoal_job_id){ { job } }, &whole_call, 1, on_audited, f);
+}
+
+static void an_audit_takes_none_of_the_loops_time(void **state)
+{
+    struct fixture *f = *state;
+
+    (void)file_of(f, RECORDS, 0);
+    atomic_store(&reads_of_loop, 0);
+    audit(f, job_id.bytes[0]);
+    RUN_UNTIL(f, f->audits == 1);
+    assert_int_equal(f->err, SHOAL_OK);
+    assert_int_equal(atomic_load(&reads_of_loop), 0);
+    assert_non_null(strstr(f->json, "\"exact\":true"));
+    assert_non_null(strstr(f->json, "\"records\":40,\"records_wanted\":40"));
+    assert_int_equal(f->progress.train_steps, RECORDS);
+}
+
+static void one_audit_runs_and_those_that_wait_are_shared_and_bounded(void **state)
+{
+    struct fixture *f = *state;
+
+    (void)file_of(f, RECORDS, 0);
+    atomic_store(&reads_of_start, 0);
+    for (unsigned i = 0; i < 5; i++)
+        audit(f, job_id.bytes[0]); /* the first one runs, the others share one that waits */
+    for (unsigned i = 0; i < AGENT_AUDITS_MAX - 2 - 1; i++)
+        agent_audit_calls(f->agent, (struct shoal_job_id){ { 8, (uint8_t)i, (uint8_t)(i >> 8) } }, NULL, 0, on_audited, f);
+    assert_int_equal(f->audits, 0);
+    audit(f, 9);
+    assert_int_equal(f->audits, 0);
+    audit(f, 10);
+    assert_int_equal(f->refused, 1);
+    for (unsigned i = 4; i < AGENT_AUDIT_ASKERS_MAX; i++)
+        audit(f, job_id.bytes[0]);
+    assert_int_equal(f->refused, 1);
+    audit(f, job_id.bytes[0]);
+    assert_int_equal(f->refused, 2);
+    RUN_UNTIL(f, f->audits == 1 + AGENT_AUDIT_ASKERS_MAX + AGENT_AUDITS_MAX - 2 + 2);
+    assert_int_equal(atomic_load(&reads_of_start), 2);
+    audit(f, job_id.bytes[0]);
+    RUN_UNTIL(f, atomic_load(&reads_of_start) == 3);
+}
+
+static void a_job_may_go_while_it_is_audited(void **state)
+{
+    struct fixture *f = *state;
+
+    (void)file_of(f, RECORDS, 0);
+    open_ledger(f);
+    audit(f, job_id.bytes[0]);
+    agent_ledger_close(f->job);
+    RUN_UNTIL(f, f->audits == 1);
+    assert_int_equal(f->err, SHOAL_OK);
+    assert_int_equal(unlink(f->path), 0);
+    audit(f, job_id.bytes[0]); /* no step has come here */
+    RUN_UNTIL(f, f->audits == 2);
+    assert_int_equal(f->err, SHOAL_OK);
+    assert_non_null(strstr(f->json, "call 1: 0 records of 40 are here"));
+}
+
+static void an_audit_of_what_cannot_be_read_says_so(void **state)
+{
+    struct fixture *f = *state;
+
+    (void)file_of(f, RECORDS, 0);
+    atomic_store(&reads_fail_from, 0);
+    atomic_store(&reads_fail, true);
+    audit(f, job_id.bytes[0]);
+    RUN_UNTIL(f, f->audits == 1);
+    assert_int_equal(f->err, SHOAL_ERR_STORAGE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +470,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
         cmocka_unit_test_setup_teardown(a_flush_that_failed_is_never_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(the_first_flush_that_fails_takes_back_no_record_of_before, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_audit_takes_none_of_the_loops_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_audit_runs_and_those_that_wait_are_shared_and_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_job_may_go_while_it_is_audited, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_audit_of_what_cannot_be_read_says_so, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
