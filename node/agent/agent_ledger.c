@@ -15,7 +15,9 @@
  *     more than an asker pushes it. So a host that lost its file's end in a power cut has it again.
  * G3. What later stages rest on (a snapshot, the final files) is told after the records before it are acknowledged.
  * G4. A flush that fails is never tried again: the kernel takes the pages for written then, and the next flush succeeds without
- *     them. What was not flushed is cut off, and this agent takes no more into that file. */
+ *     them. What was not flushed is cut off, and this agent takes no more into that file.
+ * G5. A file may have gigabytes, so a thread reads it when it is opened. Until then the records of a worker wait here, and who
+ *     pushes waits for the answer, which says what is here. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -40,7 +42,8 @@
 #define PUSH_TIMEOUT_NS (3 * SHOAL_S)
 #define PEERS_MAX 8
 #define WAITING_MAX 32
-#define EARLY_BYTES_MAX (8 * SHOAL_MIB) /* what a worker keeps unacknowledged */
+#define EARLY_BYTES_MAX SHOAL_RECORD_QUEUE_BYTES /* what a worker keeps unacknowledged: it sends it once */
+#define OPEN_AGAIN_MS 5000
 #define SETTLE_MS 10
 #define LOOKS_MAX 256
 #define LOOK_BYTES_MAX ((off_t)(256 * SHOAL_MIB)) /* a million steps: a longer one is not worth the loop's time */
@@ -65,6 +68,13 @@ struct ledger_end {
     uint64_t step;
 };
 
+enum ledger_state {
+    LEDGER_OPENING, /* G5 */
+    LEDGER_OPEN,
+    LEDGER_UNREAD, /* it could not be read, which is tried again */
+    LEDGER_FAILED, /* G4 */
+};
+
 struct ledger {
     struct agent *agent;
     struct agent_job *job;
@@ -81,11 +91,17 @@ struct ledger {
     uint64_t flushed_step;
     struct ledger_end kept; /* this is left of the file when a flush fails: as it was opened, then what is flushed */
     bool flushing, folder_flushed;
-    bool failed; /* G4 */
     struct peer_question *waiting[WAITING_MAX]; /* answered when what they brought is flushed */
     size_t waiting_count;
     struct shoal_buf early; /* G2 */
     uv_timer_t timer;
+    enum ledger_state state;
+    bool unread_said;
+    bool reading; /* G5 */
+    uv_work_t read;
+    struct ledger_file found;
+    enum shoal_err found_err;
+    struct shoal_msg found_msg;
     bool closing, closed;
 };
 
@@ -112,7 +128,7 @@ static void on_timer(uv_timer_t *timer) { push(timer->data); }
 static void keep_early(struct ledger *ledger, struct shoal_view view)
 {
     if (ledger->early.len + view.len <= EARLY_BYTES_MAX)
-        shoal_ignore(shoal_buf_append(&ledger->early, view.bytes, view.len)); /* else its worker sends it again */
+        shoal_ignore(shoal_buf_append(&ledger->early, view.bytes, view.len)); /* else as if it had not come */
     for (size_t i = 0; i < ledger->source_count; i++)
         ledger->sources[i].known = false;
     if (!uv_is_active((uv_handle_t *)&ledger->timer))
@@ -149,20 +165,28 @@ static enum shoal_err take_some(struct ledger *ledger, struct shoal_view view)
     return SHOAL_OK;
 }
 
-static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
+static enum shoal_err take_early(struct ledger *ledger)
 {
-    uint64_t before = ledger->file.bytes;
-    enum shoal_err err = take_some(ledger, view);
+    enum shoal_err err = SHOAL_OK;
+    uint64_t before;
 
-    while (err == SHOAL_OK && ledger->file.bytes > before && ledger->early.len > 0) {
+    do {
         struct shoal_buf early = ledger->early;
 
         before = ledger->file.bytes;
         ledger->early = (struct shoal_buf){ 0 };
         err = take_some(ledger, shoal_buf_view(&early));
         shoal_buf_deinit(&early);
-    }
+    } while (err == SHOAL_OK && ledger->file.bytes > before && ledger->early.len > 0);
     return err;
+}
+
+static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
+{
+    uint64_t before = ledger->file.bytes;
+    enum shoal_err err = take_some(ledger, view);
+
+    return err == SHOAL_OK && ledger->file.bytes > before ? take_early(ledger) : err;
 }
 
 static struct ledger_end end_of(const struct ledger_file *file)
@@ -170,45 +194,10 @@ static struct ledger_end end_of(const struct ledger_file *file)
     return (struct ledger_end){ file->bytes, file->call, file->step };
 }
 
-/* NULL: it cannot be kept here, or it cannot be read now. A file that cannot be read stays as it is. */
-static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
-{
-    char folder[AGENT_PATH_BYTES];
-    struct ledger *ledger;
-    struct shoal_msg msg;
-
-    if (job->ledger != NULL)
-        return job->ledger;
-    ledger = calloc(1, sizeof(*ledger));
-    SHOAL_ASSERT(ledger != NULL);
-    ledger->agent = agent;
-    ledger->job = job;
-    agent_job_folder(agent, job->id, folder, sizeof(folder));
-    ledger->file.fd = shoal_open_below(folder, "ledger", O_RDWR | O_CREAT);
-    if (ledger->file.fd < 0) {
-        agent_log(agent, "%s/ledger: %s; step records cannot be kept here", folder, strerror(errno));
-        free(ledger);
-        return NULL;
-    }
-    if (ledger_file_scan(&ledger->file, &msg) != SHOAL_OK) {
-        agent_log(agent, "%s: %s; no step records are kept here until it can be read", job->text, msg.text);
-        (void)close(ledger->file.fd);
-        free(ledger);
-        return NULL;
-    }
-    if (!ledger_file_cut(&ledger->file))
-        agent_log(agent, "%s: the ledger's torn tail stays: %s", job->text, strerror(errno));
-    ledger->kept = end_of(&ledger->file);
-    (void)uv_timer_init(&agent->loop, &ledger->timer);
-    ledger->timer.data = ledger;
-    job->ledger = ledger;
-    return ledger;
-}
-
 /* A ledger is freed when nothing that is under way needs it any more. */
 static void maybe_free(struct ledger *ledger)
 {
-    if (!ledger->closed || ledger->flushing)
+    if (!ledger->closed || ledger->flushing || ledger->reading)
         return;
     for (size_t i = 0; i < ledger->source_count; i++)
         if (ledger->sources[i].asking)
@@ -238,6 +227,90 @@ static void on_ledger_closed(uv_handle_t *handle)
     ledger->closed = true;
     answer_waiting(ledger, false);
     maybe_free(ledger);
+}
+
+/* In the thread. A file that cannot be read stays as it is. */
+static void open_run(uv_work_t *work)
+{
+    struct ledger *ledger = work->data;
+
+    ledger->found_err = ledger_file_scan(&ledger->found, &ledger->found_msg);
+    if (ledger->found_err == SHOAL_OK && !ledger_file_cut(&ledger->found))
+        ledger->found_err = shoal_fail(&ledger->found_msg, SHOAL_ERR_STORAGE, "the ledger's torn end cannot be cut off: %s",
+                                       strerror(errno));
+}
+
+static void opened(struct ledger *ledger)
+{
+    ledger->file = ledger->found;
+    ledger->kept = end_of(&ledger->file);
+    ledger->state = LEDGER_OPEN;
+    if (take_early(ledger) != SHOAL_OK)
+        agent_log(ledger->agent, "%s: step records that came before the ledger was read were not kept",
+                  ledger->job->text);
+    if (reached(ledger->flushed_call, ledger->flushed_step, ledger->file.call, ledger->file.step))
+        answer_waiting(ledger, true);
+    push(ledger);
+}
+
+static void open_done(uv_work_t *work, int status)
+{
+    struct ledger *ledger = work->data;
+
+    ledger->reading = false;
+    if (ledger->closing) {
+        maybe_free(ledger);
+    } else if (status == 0 && ledger->found_err == SHOAL_OK) {
+        opened(ledger);
+    } else {
+        ledger->state = LEDGER_UNREAD;
+        if (!ledger->unread_said)
+            agent_log(ledger->agent, "%s: %s; no step records are kept here until it can be read", ledger->job->text,
+                      ledger->found_msg.text);
+        ledger->unread_said = true;
+        answer_waiting(ledger, false);
+        (void)uv_timer_start(&ledger->timer, on_timer, OPEN_AGAIN_MS, 0);
+    }
+}
+
+/* G5 */
+static void open_start(struct ledger *ledger)
+{
+    ledger->found = (struct ledger_file){ .fd = ledger->file.fd };
+    ledger->read.data = ledger;
+    ledger->state = LEDGER_OPENING;
+    ledger->reading = uv_queue_work(&ledger->agent->loop, &ledger->read, open_run, open_done) == 0;
+    SHOAL_ASSERT(ledger->reading); /* it refuses nothing but a missing function */
+}
+
+/* NULL: it cannot be kept here. */
+static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
+{
+    char folder[AGENT_PATH_BYTES];
+    struct ledger *ledger;
+    struct stat facts;
+
+    if (job->ledger != NULL)
+        return job->ledger;
+    ledger = calloc(1, sizeof(*ledger));
+    SHOAL_ASSERT(ledger != NULL);
+    ledger->agent = agent;
+    ledger->job = job;
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    ledger->file.fd = shoal_open_below(folder, "ledger", O_RDWR | O_CREAT);
+    if (ledger->file.fd < 0) {
+        agent_log(agent, "%s/ledger: %s; step records cannot be kept here", folder, strerror(errno));
+        free(ledger);
+        return NULL;
+    }
+    (void)uv_timer_init(&agent->loop, &ledger->timer);
+    ledger->timer.data = ledger;
+    job->ledger = ledger;
+    if (fstat(ledger->file.fd, &facts) == 0 && facts.st_size == 0)
+        ledger->state = LEDGER_OPEN; /* there is nothing to be read */
+    else
+        open_start(ledger);
+    return ledger;
 }
 
 void agent_ledger_close(struct agent_job *job)
@@ -280,7 +353,7 @@ static void flush_run(struct agent_file_job *file)
 /* G4 */
 static void fail(struct ledger *ledger, int error)
 {
-    ledger->failed = true;
+    ledger->state = LEDGER_FAILED;
     ledger->file.bytes = ledger->kept.bytes;
     ledger->file.call = ledger->kept.call;
     ledger->file.step = ledger->kept.step;
@@ -326,7 +399,7 @@ static void flush_start(struct ledger *ledger)
 {
     struct flushing *f;
 
-    if (ledger->flushing || ledger->closing || ledger->failed ||
+    if (ledger->flushing || ledger->closing || ledger->state != LEDGER_OPEN ||
         reached(ledger->flushed_call, ledger->flushed_step, ledger->file.call, ledger->file.step))
         return;
     f = calloc(1, sizeof(*f));
@@ -498,8 +571,12 @@ static void push(struct ledger *ledger)
 {
     bool waits = false;
 
-    if (ledger->closing || ledger->agent->stopping)
+    if (ledger->closing || ledger->agent->stopping || ledger->state == LEDGER_OPENING)
         return;
+    if (ledger->state == LEDGER_UNREAD) {
+        open_start(ledger);
+        return;
+    }
     sources_update(ledger);
     for (size_t i = 0; i < ledger->source_count; i++) {
         struct ledger_source *source = &ledger->sources[i];
@@ -527,9 +604,13 @@ void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t w
 {
     struct ledger *ledger = ledger_need(agent, job);
 
-    if (ledger == NULL || ledger->failed)
+    if (ledger == NULL || ledger->state == LEDGER_FAILED)
         return;
     ledger->source_worker = worker_id;
+    if (ledger->state != LEDGER_OPEN) {
+        keep_early(ledger, records->records);
+        return;
+    }
     if (take(ledger, records->records) != SHOAL_OK)
         agent_log(agent, "%s: step records of worker %llu were not kept", job->text, (unsigned long long)worker_id);
     flush_start(ledger);
@@ -564,39 +645,48 @@ struct settling {
     struct agent *agent;
     struct shoal_job_id job;
     struct position until;
+    bool all; /* that are here, which is not known until the ledger is open */
     uint64_t by_ns;
     ledger_settled_fn *done;
     void *arg;
 };
 
-static void settled(uv_handle_t *handle)
+static bool settle_look(struct settling *s)
 {
-    struct settling *s = handle->data;
     const struct agent_job *job = agent_job_find(s->agent, s->job);
     const struct ledger *ledger = job == NULL ? NULL : job->ledger;
 
-    s->done(s->arg, ledger == NULL || reached(ledger->acked_call, ledger->acked_step, s->until.call, s->until.step));
+    if (ledger == NULL)
+        return true;
+    if (s->all && ledger->state == LEDGER_OPEN) {
+        s->until = (struct position){ ledger->file.call, ledger->file.step };
+        s->all = false;
+    }
+    return !s->all && reached(ledger->acked_call, ledger->acked_step, s->until.call, s->until.step);
+}
+
+static void settled(uv_handle_t *handle)
+{
+    struct settling *s = handle->data;
+
+    s->done(s->arg, settle_look(s));
     free(s);
 }
 
 static void on_settle(uv_timer_t *timer)
 {
     struct settling *s = timer->data;
-    const struct agent_job *job = agent_job_find(s->agent, s->job);
-    const struct ledger *ledger = job == NULL ? NULL : job->ledger;
 
-    if (ledger == NULL || reached(ledger->acked_call, ledger->acked_step, s->until.call, s->until.step) ||
-        agent_now_ns() >= s->by_ns)
+    if (settle_look(s) || agent_now_ns() >= s->by_ns)
         uv_close((uv_handle_t *)timer, settled);
 }
 
 void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint64_t wait_ns,
                          ledger_settled_fn *done, void *arg)
 {
-    struct ledger *ledger = job->ledger;
     struct settling *s;
 
-    if (ledger == NULL) {
+    if (job->ledger == NULL) {
         done(arg, true);
         return;
     }
@@ -604,7 +694,9 @@ void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t ca
     SHOAL_ASSERT(s != NULL);
     s->agent = agent;
     s->job = job->id;
-    s->until = call == 0 ? (struct position){ ledger->file.call, ledger->file.step } : (struct position){ call, step };
+    s->until = (struct position){ call, step };
+    s->all = call == 0;
+    (void)settle_look(s); /* what comes from now on is not waited for */
     s->by_ns = agent_now_ns() + wait_ns;
     s->done = done;
     s->arg = arg;
@@ -622,18 +714,31 @@ static void serve_records(void *arg, struct shoal_node_id from, struct shoal_vie
     struct ledger *ledger = job == NULL ? NULL : ledger_need(agent, job);
     struct shoal_view view = shoal_view_of(r.bytes + r.at, r.len - r.at);
 
-    if (ledger == NULL || ledger->failed || ledger->waiting_count == WAITING_MAX || take(ledger, view) != SHOAL_OK) {
+    if (ledger == NULL || ledger->state == LEDGER_FAILED || ledger->state == LEDGER_UNREAD ||
+        ledger->waiting_count == WAITING_MAX || (ledger->state == LEDGER_OPEN && take(ledger, view) != SHOAL_OK)) {
         peer_answer(question, SHOAL_ERR_STORAGE, "the step records were not kept", (struct shoal_view){ 0 });
         return;
     }
     asker_note(ledger, from, view);
     ledger->waiting[ledger->waiting_count++] = question;
+    if (ledger->state == LEDGER_OPENING)
+        return; /* the answer will say what is here, and the rest is pushed again */
     if (reached(ledger->flushed_call, ledger->flushed_step, ledger->file.call, ledger->file.step))
         answer_waiting(ledger, true);
     else
         flush_start(ledger);
     if (!uv_is_active((uv_handle_t *)&ledger->timer))
         (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS, 0);
+}
+
+bool agent_ledger_progress(const struct agent_job *job, struct ledger_progress *progress)
+{
+    const struct ledger *ledger = job->ledger;
+
+    if (ledger == NULL || ledger->state == LEDGER_OPENING || ledger->state == LEDGER_UNREAD)
+        return false;
+    *progress = ledger->file.progress;
+    return true;
 }
 
 /* The progress that was read last of a file of which nothing runs here: such a file has not changed, as a rule. */
@@ -655,37 +760,23 @@ static struct ledger_looks *looks_need(struct agent *agent)
     return agent->ledger_looks;
 }
 
-/* Its file, to be read and closed. */
-static int open_to_read(const struct agent *agent, struct shoal_job_id id, struct stat *facts)
-{
-    char folder[AGENT_PATH_BYTES];
-    int fd;
-
-    agent_job_folder(agent, id, folder, sizeof(folder));
-    fd = shoal_open_below(folder, "ledger", O_RDONLY);
-    if (fd < 0 || (fstat(fd, facts) == 0 && facts->st_size > 0))
-        return fd;
-    (void)close(fd);
-    return -1;
-}
-
-static bool look(struct agent *agent, struct shoal_job_id id, off_t bytes_max, struct ledger_progress *progress)
+bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
 {
     struct agent_job *job = agent_job_find(agent, id);
     struct ledger_looks *looks = looks_need(agent);
     struct ledger_file read = { .fd = -1 };
+    char folder[AGENT_PATH_BYTES];
     struct stat facts;
     bool known = false;
     struct shoal_msg msg;
 
-    if (job != NULL && job->ledger != NULL) {
-        *progress = job->ledger->file.progress;
-        return true;
-    }
-    read.fd = open_to_read(agent, id, &facts);
+    if (job != NULL && job->ledger != NULL)
+        return agent_ledger_progress(job, progress);
+    agent_job_folder(agent, id, folder, sizeof(folder));
+    read.fd = shoal_open_below(folder, "ledger", O_RDONLY);
     if (read.fd < 0)
         return false;
-    if (looks == NULL || facts.st_size > bytes_max) {
+    if (looks == NULL || fstat(read.fd, &facts) != 0 || facts.st_size <= 0 || facts.st_size > LOOK_BYTES_MAX) {
         (void)close(read.fd);
         return false;
     }
@@ -704,16 +795,6 @@ static bool look(struct agent *agent, struct shoal_job_id id, off_t bytes_max, s
     return known;
 }
 
-bool agent_ledger_progress(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
-{
-    return look(agent, id, INT64_MAX, progress);
-}
-
-bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
-{
-    return look(agent, id, LOOK_BYTES_MAX, progress);
-}
-
 /* Records after (call, step), as many as fit; for a driver's loggers. */
 size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint8_t *bytes,
                          size_t cap, uint64_t *first, uint32_t *count)
@@ -726,8 +807,8 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
     *first = step + 1;
     if (ledger == NULL || reached(call, step, ledger->file.call, ledger->file.step))
         return 0;
-    at =
-        ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : ledger_file_after(&ledger->file, call, step);
+    at = ledger->read_call == call && ledger->read_step == step ? ledger->read_offset
+                                                                : ledger_file_after(&ledger->file, call, step);
     while (at < ledger->file.bytes) {
         uint32_t len = ledger_file_length(&ledger->file, at);
         struct shoal_step_head head;
@@ -752,9 +833,9 @@ bool agent_ledger_is_idle(struct agent_job *job)
 
     if (ledger == NULL)
         return true;
-    if (ledger->failed)
-        return false; /* G4: who opens it again would take more */
-    flush_start(ledger); /* of one that was only read since this agent's start */
+    if (ledger->state != LEDGER_OPEN)
+        return false; /* G4: who opens it again would take more; G5: what is here is not known */
+    flush_start(ledger); /* of what was taken before a record that is damaged */
     if (ledger->flushing || ledger->waiting_count > 0 || ledger->early.len > 0 || uv_is_active((uv_handle_t *)&ledger->timer))
         return false;
     for (size_t i = 0; i < ledger->source_count; i++) {

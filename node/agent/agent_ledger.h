@@ -21,10 +21,11 @@ struct ledger_progress {
     double val_loss, val_metric; /* of the last validation */
 };
 
-/* False: there is no ledger here. What is only read is not kept open. */
-bool agent_ledger_progress(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress);
+/* False: its ledger is not open here, or is still read. */
+bool agent_ledger_progress(const struct agent_job *job, struct ledger_progress *progress);
 
-/* The same, but of a ledger that is not open and is very long: false. */
+/* The same, or by the file of a ledger that is not open; what is only read is not kept open. False: there is none here, or it
+ * is very long. */
 bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress);
 
 /* Records of `call` after `step` into `bytes`, whole ones only; their count, and the first one's step. */

@@ -51,7 +51,9 @@ struct reading {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     char path[AGENT_PATH_BYTES + 32];
     struct shoal_buf calls; /* as agent_metrics_calls; empty: not known */
-    bool whole;
+    uint32_t wanted_call;   /* the last record that is acknowledged; 0: none that is known of */
+    uint64_t wanted_step;
+    bool whole; /* it was found */
     uint8_t *record;
     unsigned values_max;
     uint64_t step; /* train steps so far */
@@ -153,7 +155,8 @@ static void record_count(struct reading *r, const struct shoal_step_head *head, 
         r->values_max = head->value_count;
 }
 
-/* One pass over the file. It ends at a torn record, or at one that is being written. */
+/* One pass over the file. It ends at a torn record, or at one that is being written; the first one sees whether the file is
+ * whole. */
 static void pass(struct reading *r, bool count_only)
 {
     FILE *file = fopen(r->path, "re");
@@ -170,12 +173,14 @@ static void pass(struct reading *r, bool count_only)
         if (len > LEDGER_RECORD_BYTES_MAX || fread(r->record, 1, len, file) != len ||
             shoal_step_record_len(shoal_view_of(r->record, len), &head, &tuples) != len)
             break;
+        if (head.call > r->wanted_call || (head.call == r->wanted_call && head.step >= r->wanted_step))
+            r->whole = true;
         if (head.kind == SHOAL_STEP_FILES)
             continue;
         r->step += head.kind == SHOAL_STEP_TRAIN ? 1 : 0;
-        if (r->step > r->ask.to)
+        if (r->step > r->ask.to && (r->whole || !count_only))
             break;
-        if (r->step < r->ask.from)
+        if (r->step < r->ask.from || r->step > r->ask.to)
             continue;
         series = head.kind == SHOAL_STEP_TRAIN ? &r->train : &r->validation;
         if (count_only)
@@ -293,22 +298,12 @@ static void calls_of_audit(struct reading *r, struct shoal_job_id id)
     shoal_buf_deinit(&audit);
 }
 
-/* True when all records that are acknowledged are here. */
-static bool is_whole(struct agent *agent, const struct shoal_job *job)
-{
-    struct ledger_progress progress = { .call = 0 };
-    const struct shoal_call *last = job->call_count == 0 ? NULL : &job->calls[job->call_count - 1];
-
-    if (last == NULL || last->records_acked == 0)
-        return true;
-    return agent_ledger_progress(agent, job->id, &progress) &&
-           (progress.call > last->call || (progress.call == last->call && progress.step >= last->records_acked));
-}
-
 void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struct agent_metrics_ask *ask,
                         agent_metrics_fn *done, void *arg)
 {
     const struct shoal_job *job = shoal_sched_job(agent->sched, id);
+    const struct shoal_call *last =
+        job == NULL || job->calls == NULL || job->call_count == 0 ? NULL : &job->calls[job->call_count - 1];
     struct reading *r = calloc(1, sizeof(*r));
 
     SHOAL_ASSERT(r != NULL && ask->points_max > 0);
@@ -317,12 +312,13 @@ void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struc
     r->ask = *ask;
     r->done = done;
     r->arg = arg;
-    r->whole = true;
+    r->whole = last == NULL || last->records_acked == 0;
     shoal_job_id_text(id, r->text);
     agent_job_folder(agent, id, r->path, AGENT_PATH_BYTES);
     memcpy(r->path + strlen(r->path), "/ledger", 8);
     if (job != NULL && job->calls != NULL) {
-        r->whole = is_whole(agent, job);
+        r->wanted_call = r->whole ? 0 : last->call;
+        r->wanted_step = r->whole ? 0 : last->records_acked;
         r->err = agent_metrics_calls(job->calls, job->call_count, &r->calls);
     } else if (job == NULL) {
         calls_of_audit(r, id);

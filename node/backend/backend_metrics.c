@@ -147,11 +147,11 @@ static unsigned workers_of(const struct agent_job *job)
 
 enum of_job { OF_WORKERS, OF_STEPS, OF_RATE, OF_LOSS, OF_JOB };
 
-static enum shoal_err put_of_job(struct agent *agent, struct agent_job *job, enum of_job what, const char *name,
+static enum shoal_err put_of_job(const struct agent_job *job, enum of_job what, const char *name,
                                  struct shoal_buf *text)
 {
     struct ledger_progress progress = { .step = 0 };
-    bool known = what == OF_WORKERS || (job->ledger != NULL && agent_ledger_progress(agent, job->id, &progress));
+    bool known = what == OF_WORKERS || agent_ledger_progress(job, &progress);
 
     if (!known || (what == OF_LOSS && !progress.has_metrics))
         return SHOAL_OK;
@@ -178,7 +178,7 @@ static enum shoal_err put_jobs(struct agent *agent, struct shoal_buf *text)
         err = shoal_metric_family(text, families[what].name, "gauge", families[what].help);
         for (unsigned i = 0; i < AGENT_JOBS_MAX && err == SHOAL_OK; i++)
             if (agent->jobs[i] != NULL && agent->jobs[i]->opened)
-                err = put_of_job(agent, agent->jobs[i], (enum of_job)what, families[what].name, text);
+                err = put_of_job(agent->jobs[i], (enum of_job)what, families[what].name, text);
     }
     return err;
 }

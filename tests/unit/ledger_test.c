@@ -93,6 +93,7 @@ struct fixture {
     uv_timer_t watchdog;
     bool late;
     unsigned settled;
+    bool held;
     unsigned audits, refused;
     enum shoal_err err;
     struct ledger_progress progress;
@@ -238,28 +239,69 @@ static void bring(struct fixture *f, uint64_t step)
 
 static void on_settled(void *arg, bool held)
 {
-    (void)held;
-    ((struct fixture *)arg)->settled++;
+    struct fixture *f = arg;
+
+    f->settled++;
+    f->held = held;
+}
+
+static void pool_run(uv_work_t *work) { (void)work; }
+
+static void pool_ran(uv_work_t *work, int status)
+{
+    (void)status;
+    *(bool *)work->data = true;
+}
+
+/* What the pool was asked to do before is done, if it has one thread (main). */
+static void pool_settles(struct fixture *f)
+{
+    bool ran = false;
+    uv_work_t work = { .data = &ran };
+
+    assert_int_equal(uv_queue_work(&f->agent->loop, &work, pool_run, pool_ran), 0);
+    RUN_UNTIL(f, ran);
+}
+
+static void open_begin(struct fixture *f)
+{
+    uint8_t bytes[256];
+    uint64_t first;
+    uint32_t count;
+
+    (void)agent_ledger_read(f->agent, f->job, 1, 0, bytes, sizeof(bytes), &first, &count);
 }
 
 /* It is opened, as far as it can be. */
 static void open_ledger(struct fixture *f)
 {
-    uint8_t bytes[256];
-    unsigned before = f->settled;
-    uint64_t first;
-    uint32_t count;
+    open_begin(f);
+    pool_settles(f);
+}
 
-    (void)agent_ledger_read(f->agent, f->job, 1, 0, bytes, sizeof(bytes), &first, &count);
-    agent_ledger_settle(f->agent, f->job, 0, 0, 0, on_settled, f);
-    RUN_UNTIL(f, f->settled > before);
+struct barrier {
+    struct agent_file_job file;
+    bool passed;
+};
+
+static void barrier_run(struct agent_file_job *file) { (void)file; }
+
+static void barrier_done(struct agent_file_job *file) { ((struct barrier *)(void *)file)->passed = true; }
+
+/* What was asked of the disk before is done. */
+static void disk_settles(struct fixture *f)
+{
+    struct barrier barrier = { .file = { .run = barrier_run, .done = barrier_done } };
+
+    assert_int_equal(agent_file_submit(f->agent, &barrier.file), SHOAL_OK);
+    RUN_UNTIL(f, barrier.passed);
 }
 
 static uint64_t steps_of(struct fixture *f)
 {
     struct ledger_progress progress = { .step = 0 };
 
-    (void)agent_ledger_progress(f->agent, job_id, &progress);
+    (void)agent_ledger_progress(f->job, &progress);
     return progress.step;
 }
 
@@ -291,6 +333,56 @@ static void a_ledger_that_cannot_be_read_loses_nothing(void **state)
     assert_int_equal(size_of(f), whole); /* what was torn is cut off */
 }
 
+static void opening_takes_none_of_the_loops_time_and_loses_nothing_meanwhile(void **state)
+{
+    struct fixture *f = *state;
+    struct ledger_progress progress;
+    off_t whole = file_of(f, RECORDS, 3);
+
+    atomic_store(&reads_of_loop, 0);
+    open_begin(f);
+    assert_int_equal(atomic_load(&reads_of_loop), 0);
+    assert_false(agent_ledger_progress(f->job, &progress)); /* nothing is said that is not known */
+    bring(f, RECORDS + 1);
+    bring(f, RECORDS + 2);
+    agent_ledger_settle(f->agent, f->job, 0, 0, 0, on_settled, f);
+    RUN_UNTIL(f, f->settled == 1);
+    pool_settles(f);
+    assert_int_equal(atomic_load(&reads_of_loop), 0);
+    assert_int_equal(steps_of(f), RECORDS + 2);
+    assert_true(size_of(f) > whole + 3);
+    agent_ledger_close(f->job);
+    open_ledger(f);
+    assert_int_equal(steps_of(f), RECORDS + 2);
+}
+
+static void a_job_may_go_while_its_ledger_is_opened(void **state)
+{
+    struct fixture *f = *state;
+
+    (void)file_of(f, RECORDS, 0);
+    open_begin(f);
+    bring(f, RECORDS + 1);
+    agent_ledger_close(f->job);
+    pool_settles(f);
+    disk_settles(f);
+    open_ledger(f);
+    assert_int_equal(steps_of(f), RECORDS);
+}
+
+static void a_ledger_that_cannot_be_read_holds_nothing_for_sure(void **state)
+{
+    struct fixture *f = *state;
+
+    (void)file_of(f, RECORDS, 0);
+    atomic_store(&reads_fail_from, 0);
+    atomic_store(&reads_fail, true);
+    open_ledger(f);
+    agent_ledger_settle(f->agent, f->job, 0, 0, 0, on_settled, f);
+    RUN_UNTIL(f, f->settled == 1);
+    assert_false(f->held);
+}
+
 static void a_look_that_failed_is_not_remembered(void **state)
 {
     struct fixture *f = *state;
@@ -307,30 +399,13 @@ static void a_look_that_failed_is_not_remembered(void **state)
 
 /* ---- flushing ---- */
 
-struct barrier {
-    struct agent_file_job file;
-    bool passed;
-};
-
-static void barrier_run(struct agent_file_job *file) { (void)file; }
-
-static void barrier_done(struct agent_file_job *file) { ((struct barrier *)(void *)file)->passed = true; }
-
-/* What was asked of the disk before is done. */
-static void disk_settles(struct fixture *f)
-{
-    struct barrier barrier = { .file = { .run = barrier_run, .done = barrier_done } };
-
-    assert_int_equal(agent_file_submit(f->agent, &barrier.file), SHOAL_OK);
-    RUN_UNTIL(f, barrier.passed);
-}
-
 static void a_flush_that_failed_is_never_tried_again(void **state)
 {
     struct fixture *f = *state;
     off_t whole = file_of(f, RECORDS, 0);
 
     open_ledger(f);
+    disk_settles(f);
     bring(f, RECORDS + 1);
     disk_settles(f);
     assert_true(atomic_load(&flushes) > 0);
@@ -357,10 +432,12 @@ static void the_first_flush_that_fails_takes_back_no_record_of_before(void **sta
     struct fixture *f = *state;
     off_t whole = file_of(f, RECORDS, 0);
 
-    open_ledger(f);
     atomic_store(&flushes_to_fail, 1);
-    bring(f, RECORDS + 1);
+    open_begin(f);
+    bring(f, RECORDS + 1); /* it waits, and is flushed with what is there */
+    pool_settles(f);
     disk_settles(f);
+    bring(f, RECORDS + 2);
     disk_settles(f);
     assert_int_equal(atomic_load(&flushes), 1);
     assert_int_equal(size_of(f), whole);
@@ -467,6 +544,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_loses_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(opening_takes_none_of_the_loops_time_and_loses_nothing_meanwhile, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_job_may_go_while_its_ledger_is_opened, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_holds_nothing_for_sure, setup, teardown),
         cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
         cmocka_unit_test_setup_teardown(a_flush_that_failed_is_never_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(the_first_flush_that_fails_takes_back_no_record_of_before, setup, teardown),
@@ -476,5 +556,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_audit_of_what_cannot_be_read_says_so, setup, teardown),
     };
 
+    if (setenv("UV_THREADPOOL_SIZE", "1", 1) != 0)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
