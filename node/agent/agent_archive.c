@@ -78,9 +78,8 @@ static void made(struct making *m, enum shoal_err err, const char *text, struct 
         event.u.archive.has_progress = true;
         event.u.archive.steps = m->progress.train_steps;
         event.u.archive.data_epoch = m->progress.data_epoch;
-        event.u.archive.has_metrics = m->progress.has_metrics;
-        event.u.archive.loss_micro = (int64_t)(m->progress.loss * 1e6);
-        event.u.archive.metric_micro = (int64_t)(m->progress.metric * 1e6);
+        event.u.archive.has_metrics =
+            ledger_progress_micro(&m->progress, &event.u.archive.loss_micro, &event.u.archive.metric_micro);
     }
     if (err != SHOAL_OK)
         agent_log(m->agent, "an ended job waits for the archive: %s", text);

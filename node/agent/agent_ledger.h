@@ -21,6 +21,10 @@ struct ledger_progress {
     double val_loss, val_metric; /* of the last validation */
 };
 
+/* Loss and metric in millionths, as the archive keeps them. False, and nothing is set: there is none, or one is no number that
+ * can be kept so. */
+bool ledger_progress_micro(const struct ledger_progress *progress, int64_t *loss, int64_t *metric);
+
 /* False: its ledger is not open here, or is still read. */
 bool agent_ledger_progress(const struct agent_job *job, struct ledger_progress *progress);
 

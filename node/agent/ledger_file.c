@@ -5,6 +5,7 @@
 #include "ledger_file.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -117,6 +118,17 @@ void ledger_progress_note(struct ledger_progress *p, const struct shoal_step_hea
         p->val_loss = loss / (double)samples;
         p->val_metric = metric / (double)samples;
     }
+}
+
+static bool fits_micro(double value) { return isfinite(value) && fabs(value * 1e6) < 0x1p63; }
+
+bool ledger_progress_micro(const struct ledger_progress *progress, int64_t *loss, int64_t *metric)
+{
+    if (!progress->has_metrics || !fits_micro(progress->loss) || !fits_micro(progress->metric))
+        return false;
+    *loss = (int64_t)(progress->loss * 1e6);
+    *metric = (int64_t)(progress->metric * 1e6);
+    return true;
 }
 
 static void note_rate(struct ledger_file *file)

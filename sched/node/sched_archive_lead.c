@@ -52,9 +52,7 @@ static void put_progress(const struct shoal_sched_event *event, struct shoal_job
         return;
     facts->step = summary->step = event->u.archive.steps;
     facts->data_epoch = summary->data_epoch = event->u.archive.data_epoch;
-    if (!event->u.archive.has_metrics)
-        return;
-    facts->has_metrics = summary->has_metrics = true;
+    facts->has_metrics = summary->has_metrics = event->u.archive.has_metrics; /* none: those that were heard are older */
     facts->loss_micro = summary->loss_micro = event->u.archive.loss_micro;
     facts->metric_micro = summary->metric_micro = event->u.archive.metric_micro;
 }

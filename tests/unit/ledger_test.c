@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -397,6 +398,38 @@ static void a_look_that_failed_is_not_remembered(void **state)
     assert_int_equal(progress.step, RECORDS);
 }
 
+/* What the permanent record says is a whole number of millionths. */
+static void a_loss_that_is_no_number_is_not_recorded(void **state)
+{
+    static const struct {
+        double loss, metric;
+        bool has_metrics;
+        int64_t loss_micro, metric_micro;
+    } rows[] = {
+        { 0.25, 0.5, true, 250000, 500000 },
+        { -3, 0, true, -3000000, 0 },
+        { 9e12, 0, true, 9000000000000000000, 0 },
+        { 1e13, 0, false, 0, 0 },
+        { -1e300, 0, false, 0, 0 },
+        { NAN, 0.5, false, 0, 0 },
+        { INFINITY, 0.5, false, 0, 0 },
+        { 0.5, -INFINITY, false, 0, 0 },
+        { 0.5, NAN, false, 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct ledger_progress progress = { .has_metrics = true, .loss = rows[i].loss, .metric = rows[i].metric };
+        int64_t loss = 0, metric = 0;
+
+        if (ledger_progress_micro(&progress, &loss, &metric) != rows[i].has_metrics || loss != rows[i].loss_micro ||
+            metric != rows[i].metric_micro)
+            fail_msg("row %zu: %lld, %lld", i, (long long)loss, (long long)metric);
+        progress.has_metrics = false;
+        assert_false(ledger_progress_micro(&progress, &loss, &metric));
+    }
+}
+
 /* ---- flushing ---- */
 
 static void a_flush_that_failed_is_never_tried_again(void **state)
@@ -548,6 +581,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_may_go_while_its_ledger_is_opened, setup, teardown),
         cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_holds_nothing_for_sure, setup, teardown),
         cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
+        cmocka_unit_test(a_loss_that_is_no_number_is_not_recorded),
         cmocka_unit_test_setup_teardown(a_flush_that_failed_is_never_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(the_first_flush_that_fails_takes_back_no_record_of_before, setup, teardown),
         cmocka_unit_test_setup_teardown(an_audit_takes_none_of_the_loops_time, setup, teardown),

@@ -5,6 +5,8 @@
 #include "shoal/job_facts.h"
 #include "sched_net.h"
 
+#include "sched/lead/lead_state.h"
+#include "sched/node/sched_group.h"
 #include "sched/node/sched_wire.h"
 
 #include "shoal/banned.h"
@@ -605,6 +607,41 @@ static void test_deleted_on_its_way(void **state)
     }
 }
 
+/* ---- what the record says ---- */
+
+/* The ledger is read to its end: what the group heard while it trained is older. */
+static void test_a_loss_that_is_no_number_leaves_none_of_before(void **state)
+{
+    struct net *net = new_net(5, 3);
+    struct shoal_buf ticket = { 0 };
+    struct shoal_job_id job = ended_job(net, 0, 1, &ticket);
+    struct shoal_sched_archived archived = { .final = false };
+    struct shoal_job_summary summary;
+    unsigned leads = 0;
+
+    (void)state;
+    net->archive_progress = true;
+    for (unsigned i = 0; i < net->count; i++) {
+        struct sched_group *g = sched_group_find(net->nodes[i].sched, job);
+
+        if (g == NULL || g->lead == NULL)
+            continue;
+        g->lead->has_metrics = true;
+        g->lead->loss_micro = 250000;
+        leads++;
+    }
+    assert_int_equal(leads, 1);
+    wait_end(net, job, 3, 60 * NET_S);
+    assert_true(shoal_sched_archive_find(net->nodes[1].sched, job, &archived));
+    if (!archived.cold) { /* else its bytes are in the store alone */
+        assert_int_equal(shoal_job_summary_decode(archived.summary, &summary), SHOAL_OK);
+        assert_false(summary.has_metrics);
+        assert_int_equal(summary.loss_micro, 0);
+    }
+    shoal_buf_deinit(&ticket);
+    net_destroy(net);
+}
+
 /* ---- bytes ---- */
 
 static struct archive_record record_of(uint8_t *facts)
@@ -980,6 +1017,7 @@ int main(void)
         cmocka_unit_test(test_nearer_hosts_join),
         cmocka_unit_test(test_deleted_on_its_way),
         cmocka_unit_test(test_faults_by_seed),
+        cmocka_unit_test(test_a_loss_that_is_no_number_leaves_none_of_before),
         cmocka_unit_test(test_a_record_decodes_as_a_whole_or_not_at_all),
         cmocka_unit_test(test_a_record_that_nobody_signed_is_refused),
         cmocka_unit_test(test_held_is_said_when_it_is_flushed),

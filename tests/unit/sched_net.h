@@ -183,6 +183,7 @@ struct net {
     unsigned deaf;       /* bit i: no request reaches node i */
     uint64_t late_ns[NET_NODES_MAX]; /* until then the node's loop stands still: what comes to it waits */
     unsigned blobs_fail; /* bit i: node i cannot fetch any */
+    bool archive_progress; /* the ledgers of ended jobs have records, and their last loss is no number */
     uint64_t frames;
     bool gossip_is_silent; /* no record reaches another node */
     bool dead_are_untold;  /* who starts is not told of those that are down: it has them from its life before */
@@ -767,6 +768,7 @@ static void net_archive(struct net *net, unsigned at, const struct shoal_sched_a
     event.u.archive.job = job;
     event.u.archive.list = net_hash(NULL, shoal_view_of(job.bytes, sizeof(job.bytes)));
     event.u.archive.ok = (net->blobs_fail >> at & 1) == 0;
+    event.u.archive.has_progress = net->archive_progress;
     if (action->kind == SHOAL_SCHED_ARCHIVE_FETCH) {
         event.kind = SHOAL_SCHED_ARCHIVE_FETCHED;
         event.u.archive.ok = false;
