@@ -33,8 +33,6 @@
 
 #include "shoal/banned.h"
 
-#define TASKS_MAX 256
-
 /* ---- making ---- */
 
 /* Paths of the result's manifests, in their order: those files are in the archive already. */
@@ -206,27 +204,13 @@ static void add_file(struct making *m, char what, const char *relative)
         *added = line;
 }
 
-static DIR *open_log_folder(const char *root, const char *name)
-{
-    char path[ARCHIVE_PATH_BYTES];
-    DIR *dir;
-    int fd;
-
-    (void)snprintf(path, sizeof(path), "log/%.95s", name);
-    fd = shoal_open_below(root, path, O_RDONLY | O_DIRECTORY);
-    dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir == NULL && fd >= 0)
-        (void)close(fd);
-    return dir;
-}
-
 static void list_files(struct making *m)
 {
-    static char names[TASKS_MAX][96];
-    size_t count = agent_log_tasks(m->root, names, TASKS_MAX);
+    static char names[ARCHIVE_TASKS_MAX][96];
+    size_t count = agent_log_tasks(m->root, names, ARCHIVE_TASKS_MAX);
 
     for (size_t i = 0; i < count; i++) {
-        DIR *dir = open_log_folder(m->root, names[i]);
+        DIR *dir = archive_open_log(m->root, names[i]);
         const struct dirent *entry;
 
         while (dir != NULL && (entry = readdir(dir)) != NULL) {
@@ -490,22 +474,17 @@ static void pull_file(struct making *m)
 static void on_theirs(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct making *m = arg;
-    struct shoal_reader r = shoal_reader_init(answer);
-    uint32_t count = shoal_get_u32(&r);
+    size_t before = m->theirs.count;
+    bool more = false;
 
     (void)msg;
-    m->theirs.count = 0;
-    m->their = 0;
-    for (uint32_t i = 0; err == SHOAL_OK && i < count && !r.failed; i++) {
-        struct archive_line *line = archive_lines_add(&m->theirs);
-
-        if (line == NULL)
-            break;
-        shoal_get_text(&r, line->path, sizeof(line->path));
-        line->bytes = shoal_get_u64(&r);
-        if (r.failed || (!archive_is_log(line->path) && strcmp(line->path, "ledger") != 0))
-            m->theirs.count--;
+    if (err == SHOAL_OK)
+        m->offset += archive_get_files(answer, &m->theirs, &more);
+    if (more && m->theirs.count > before && !m->agent->stopping) {
+        pull_ask(m, "", on_theirs);
+        return;
     }
+    m->their = 0;
     pull_file(m);
 }
 
@@ -514,7 +493,8 @@ static void pull_node(struct making *m)
     while (m->node < m->node_count && !shoal_link_is_up(m->agent->link, m->nodes[m->node]))
         m->node++;
     if (m->node < m->node_count && !m->agent->stopping) {
-        m->offset = 0;
+        m->offset = 0; /* of files in the list */
+        m->theirs.count = 0;
         pull_ask(m, "", on_theirs);
         return;
     }
@@ -529,43 +509,6 @@ static void pull_all(struct making *m)
         m->node_count = count;
     m->node = 0;
     pull_node(m);
-}
-
-static void put_files(struct shoal_writer *w, const char *root, const char *folder)
-{
-    static char names[TASKS_MAX][96];
-    size_t count = agent_log_tasks(root, names, TASKS_MAX);
-    char path[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 16];
-    size_t at = w->len;
-    struct stat facts;
-    uint32_t put = 0;
-
-    shoal_put_u32(w, 0);
-    (void)snprintf(path, sizeof(path), "%s/ledger", folder);
-    if (lstat(path, &facts) == 0 && S_ISREG(facts.st_mode)) {
-        shoal_put_text(w, "ledger");
-        shoal_put_u64(w, (uint64_t)facts.st_size);
-        put++;
-    }
-    for (size_t i = 0; i < count; i++) {
-        DIR *dir = open_log_folder(root, names[i]);
-        const struct dirent *entry;
-
-        while (dir != NULL && (entry = readdir(dir)) != NULL && w->len + ARCHIVE_PATH_BYTES + 16 < w->cap) {
-            char below[ARCHIVE_PATH_BYTES];
-
-            if ((size_t)snprintf(below, sizeof(below), "log/%s/%s", names[i], entry->d_name) >= sizeof(below) ||
-                !archive_is_log(below) || fstatat(dirfd(dir), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0 ||
-                !S_ISREG(facts.st_mode))
-                continue;
-            shoal_put_text(w, below);
-            shoal_put_u64(w, (uint64_t)facts.st_size);
-            put++;
-        }
-        if (dir != NULL)
-            (void)closedir(dir);
-    }
-    memcpy(w->bytes + at, &put, sizeof(put));
 }
 
 static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -593,7 +536,7 @@ static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view 
     agent_archive_folder(agent, user, id, root, sizeof(root));
     agent_job_folder(agent, id, folder, sizeof(folder));
     if (relative[0] == '\0') {
-        put_files(&w, root, folder);
+        archive_put_files(&w, root, folder, offset);
         peer_answer(question, w.failed ? SHOAL_ERR_TOO_BIG : SHOAL_OK, "", shoal_writer_view(&w));
         return;
     }

@@ -5,8 +5,11 @@
 
 #include "agent.h"
 
+#include <dirent.h>
+
 #define ARCHIVE_LIST_BYTES_MAX (4 * SHOAL_MIB)
 #define ARCHIVE_PATH_BYTES 300
+#define ARCHIVE_TASKS_MAX 256 /* whose logs are archived */
 #define ARCHIVE_ASK_TIMEOUT_NS (5 * SHOAL_S)
 #define ARCHIVE_ANSWER_BYTES_MAX (512 * SHOAL_KIB)
 
@@ -37,6 +40,13 @@ bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash has
 /* The place of a line's file on this host; `root` is the job's result folder. */
 void archive_line_path(const struct agent *agent, struct shoal_job_id job, const char *root,
                        const struct archive_line *line, char *path, size_t cap);
+/* A folder of logs below the result folder `root`; NULL: it cannot be read. */
+DIR *archive_open_log(const char *root, const char *name);
+/* What this host has of an ended job's logs and ledger, for its leader: u32 count, then each path with its length in bytes (u64),
+ * after the first `skip` of them. A byte of 1 follows if not all fit, which a version before does not say, nor look at. */
+void archive_put_files(struct shoal_writer *w, const char *root, const char *folder, uint64_t skip);
+/* Adds those that are logs or a ledger. Returns how many were told; `more`: one asks again after them. */
+uint32_t archive_get_files(struct shoal_view list, struct archive_lines *lines, bool *more);
 /* The folders that lead to `path`, below its first `from` bytes. */
 void archive_make_parents(char *path, size_t from);
 /* Ready to be told, and to answer, which archived jobs there are. */

@@ -6,9 +6,13 @@
  * and makes no file of it. */
 #include "agent_archive.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent_results.h"
+
+#include "shoal/below.h"
 
 #include "shoal/banned.h"
 
@@ -165,4 +169,102 @@ void archive_line_path(const struct agent *agent, struct shoal_job_id job, const
     } else {
         (void)snprintf(path, cap, "%s/%s", root, line->path);
     }
+}
+
+/* ---- what another guardian has ---- */
+
+#define ENTRY_BYTES_MAX (4 + ARCHIVE_PATH_BYTES + 8)
+
+DIR *archive_open_log(const char *root, const char *name)
+{
+    char path[ARCHIVE_PATH_BYTES];
+    DIR *dir;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "log/%.95s", name);
+    fd = shoal_open_below(root, path, O_RDONLY | O_DIRECTORY);
+    dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
+    return dir;
+}
+
+struct putting {
+    struct shoal_writer *w;
+    uint64_t skip;
+    uint64_t seen;
+    uint32_t count;
+    bool more;
+};
+
+static void put_file(struct putting *p, const char *path, const struct stat *facts)
+{
+    if (p->seen++ < p->skip || p->more)
+        return;
+    if (p->w->cap - p->w->len < ENTRY_BYTES_MAX + 1) { /* 1: for `more` */
+        p->more = true;
+        return;
+    }
+    shoal_put_text(p->w, path);
+    shoal_put_u64(p->w, (uint64_t)facts->st_size);
+    p->count++;
+}
+
+static void put_logs(struct putting *p, const char *root, const char *name)
+{
+    DIR *dir = archive_open_log(root, name);
+    const struct dirent *entry;
+    struct stat facts;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        char below[ARCHIVE_PATH_BYTES];
+
+        if ((size_t)snprintf(below, sizeof(below), "log/%s/%s", name, entry->d_name) < sizeof(below) &&
+            archive_is_log(below) && fstatat(dirfd(dir), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(facts.st_mode))
+            put_file(p, below, &facts);
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+}
+
+void archive_put_files(struct shoal_writer *w, const char *root, const char *folder, uint64_t skip)
+{
+    static char names[ARCHIVE_TASKS_MAX][96];
+    size_t count = agent_log_tasks(root, names, ARCHIVE_TASKS_MAX);
+    struct putting p = { .w = w, .skip = skip };
+    struct shoal_writer at = shoal_writer_init(w->bytes + w->len, 4);
+    char path[AGENT_PATH_BYTES + 16];
+    struct stat facts;
+
+    shoal_put_u32(w, 0);
+    (void)snprintf(path, sizeof(path), "%s/ledger", folder);
+    if (lstat(path, &facts) == 0 && S_ISREG(facts.st_mode))
+        put_file(&p, "ledger", &facts);
+    for (size_t i = 0; i < count; i++)
+        put_logs(&p, root, names[i]);
+    if (!w->failed)
+        shoal_put_u32(&at, p.count);
+    if (p.more)
+        shoal_put_bool(w, true);
+}
+
+uint32_t archive_get_files(struct shoal_view list, struct archive_lines *lines, bool *more)
+{
+    struct shoal_reader r = shoal_reader_init(list);
+    uint32_t count = shoal_get_u32(&r);
+    uint32_t told = 0;
+
+    for (; told < count && !r.failed; told++) {
+        struct archive_line *line = archive_lines_add(lines);
+
+        if (line == NULL)
+            break;
+        shoal_get_text(&r, line->path, sizeof(line->path));
+        line->bytes = shoal_get_u64(&r);
+        if (r.failed || (!archive_is_log(line->path) && strcmp(line->path, "ledger") != 0))
+            lines->count--;
+    }
+    *more = told == count && shoal_reader_left(&r) > 0 && shoal_get_bool(&r) && !r.failed;
+    return told;
 }

@@ -18,7 +18,8 @@ enum peer_method {
     PEER_LOG_READ,      /* job, kind, task, cursor, max -> cursor, ended, bytes */
     PEER_RECORDS,       /* job, step records -> call, step: everything up to here is held */
     PEER_LEDGER,        /* job -> JSON */
-    PEER_ARCHIVE_FILES, /* job, user, path, offset -> a piece of a log or of the ledger; path empty: what there is */
+    PEER_ARCHIVE_FILES, /* job, user, path, offset -> a piece of a log or of the ledger; path empty: what there is, after so
+                         * many files */
     PEER_ARCHIVE_LIST,  /* mark -> mark, summaries of archived jobs, deleted ids: what is new since */
     PEER_JOBS_LIST,     /* a question for a list (node/backend/list_query.h) -> rows of the jobs that this node knows */
     PEER_NODE_VERB, /* drain, undrain or leave -> nothing: an operator's word, passed on by the node that was asked */

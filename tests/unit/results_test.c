@@ -14,6 +14,8 @@
 
 #include "shoal/bundle.h"
 
+#include "node/agent/agent_archive.h"
+
 static void names_that_are_shown(void **state)
 {
     static const struct {
@@ -158,10 +160,73 @@ static void what_lies_too_deep_is_counted(void **state)
     assert_int_equal(system(path), 0);
 }
 
+/* What does not fit an answer is told in the next one. */
+static void a_list_of_logs_says_that_there_are_more(void **state)
+{
+    char root[] = "/tmp/shoal-results-XXXXXX";
+    struct archive_lines lines = { 0 };
+    uint8_t bytes[4 + 2 * (4 + ARCHIVE_PATH_BYTES + 8) + 1];
+    char path[600];
+    uint64_t skip = 0;
+    unsigned answers = 0, found = 0;
+    bool more = true;
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    put(root, "ledger", "records", 1700000000);
+    for (unsigned i = 0; i < 40; i++) {
+        (void)snprintf(path, sizeof(path), "log/app.%u/stdout", i / 2);
+        (void)snprintf(path + strlen(path), 8, ".%u", i % 2);
+        put(root, path, "text", 1700000000);
+    }
+    for (; more && answers < 100; answers++) {
+        struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+        archive_put_files(&w, root, root, skip);
+        assert_false(w.failed);
+        skip += archive_get_files(shoal_writer_view(&w), &lines, &more);
+    }
+    assert_false(more);
+    assert_true(answers > 1);
+    assert_int_equal(skip, 41);
+    assert_int_equal(lines.count, 41);
+    for (size_t i = 0; i < lines.count; i++)
+        for (size_t j = 0; j < i; j++)
+            found += strcmp(lines.list[i].path, lines.list[j].path) == 0;
+    assert_int_equal(found, 0);
+    free(lines.list);
+    (void)snprintf(path, sizeof(path), "rm -rf %s", root);
+    assert_int_equal(system(path), 0);
+}
+
+/* An answer of the version before ends behind its last file. */
+static void a_list_of_the_version_before_has_no_more(void **state)
+{
+    static const uint8_t count[4] = { 2, 0, 0, 0 }; /* little-endian, as all that goes to others */
+    uint8_t bytes[100];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct archive_lines lines = { 0 };
+    bool more = true;
+
+    (void)state;
+    shoal_put_raw(&w, count, sizeof(count));
+    shoal_put_text(&w, "ledger");
+    shoal_put_u64(&w, 7);
+    shoal_put_text(&w, "../secret");
+    shoal_put_u64(&w, 8);
+    assert_int_equal(archive_get_files(shoal_writer_view(&w), &lines, &more), 2);
+    assert_false(more);
+    assert_int_equal(lines.count, 1);
+    assert_int_equal(lines.list[0].bytes, 7);
+    free(lines.list);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(names_that_are_shown), cmocka_unit_test(what_a_walk_finds),
-                                        cmocka_unit_test(what_lies_too_deep_is_counted) };
+                                        cmocka_unit_test(what_lies_too_deep_is_counted),
+                                        cmocka_unit_test(a_list_of_logs_says_that_there_are_more),
+                                        cmocka_unit_test(a_list_of_the_version_before_has_no_more) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
