@@ -46,7 +46,7 @@
 #define OPEN_AGAIN_MS 5000
 #define SETTLE_MS 10
 #define LOOKS_MAX 256
-#define LOOK_BYTES_MAX ((off_t)(256 * SHOAL_MIB)) /* a million steps: a longer one is not worth the loop's time */
+#define LOOK_NOW_BYTES ((off_t)(4 * SHOAL_MIB)) /* a few milliseconds: a thread reads a longer one, for the next look */
 
 /* One other host that keeps this ledger, or is to keep it, and how much of it that host is known to have. */
 struct ledger_source {
@@ -60,12 +60,6 @@ struct ledger_source {
     bool asked;  /* it has pushed here: what it lacks is pushed to it, whether it guards the job or not */
     bool guards; /* the job, now: who does not any more is not waited for, and does not count */
     struct ledger *ledger;
-};
-
-struct ledger_end {
-    uint64_t bytes;
-    uint32_t call;
-    uint64_t step;
 };
 
 enum ledger_state {
@@ -89,7 +83,7 @@ struct ledger {
     size_t source_count;
     uint32_t flushed_call; /* the records up to here are on the disk */
     uint64_t flushed_step;
-    struct ledger_end kept; /* this is left of the file when a flush fails: as it was opened, then what is flushed */
+    struct ledger_mark kept; /* this is left of the file when a flush fails: as it was opened, then what is flushed */
     bool flushing, folder_flushed;
     struct peer_question *waiting[WAITING_MAX]; /* answered when what they brought is flushed */
     size_t waiting_count;
@@ -113,7 +107,7 @@ struct flushing {
     bool folder;
     int error; /* an errno; 0: it is flushed */
     uint64_t kept_bytes;
-    struct ledger_end end; /* of what is flushed */
+    struct ledger_mark end; /* of what is flushed */
 };
 
 static void push(struct ledger *ledger);
@@ -189,9 +183,9 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
     return err == SHOAL_OK && ledger->file.bytes > before ? take_early(ledger) : err;
 }
 
-static struct ledger_end end_of(const struct ledger_file *file)
+static struct ledger_mark end_of(const struct ledger_file *file)
 {
-    return (struct ledger_end){ file->bytes, file->call, file->step };
+    return (struct ledger_mark){ file->bytes, file->call, file->step };
 }
 
 /* A ledger is freed when nothing that is under way needs it any more. */
@@ -203,6 +197,8 @@ static void maybe_free(struct ledger *ledger)
         if (ledger->sources[i].asking)
             return;
     (void)close(ledger->file.fd);
+    ledger_file_deinit(&ledger->file);
+    ledger_file_deinit(&ledger->found);
     shoal_buf_deinit(&ledger->early);
     free(ledger);
 }
@@ -243,6 +239,7 @@ static void open_run(uv_work_t *work)
 static void opened(struct ledger *ledger)
 {
     ledger->file = ledger->found;
+    ledger->found = (struct ledger_file){ .fd = -1 };
     ledger->kept = end_of(&ledger->file);
     ledger->state = LEDGER_OPEN;
     if (take_early(ledger) != SHOAL_OK)
@@ -276,6 +273,7 @@ static void open_done(uv_work_t *work, int status)
 /* G5 */
 static void open_start(struct ledger *ledger)
 {
+    ledger_file_deinit(&ledger->found);
     ledger->found = (struct ledger_file){ .fd = ledger->file.fd };
     ledger->read.data = ledger;
     ledger->state = LEDGER_OPENING;
@@ -354,9 +352,7 @@ static void flush_run(struct agent_file_job *file)
 static void fail(struct ledger *ledger, int error)
 {
     ledger->state = LEDGER_FAILED;
-    ledger->file.bytes = ledger->kept.bytes;
-    ledger->file.call = ledger->kept.call;
-    ledger->file.step = ledger->kept.step;
+    ledger_file_back(&ledger->file, &ledger->kept);
     shoal_buf_deinit(&ledger->early);
     agent_log(ledger->agent,
               "%s: the ledger cannot be flushed here: %s; no step records are kept here until this agent starts again; look "
@@ -751,6 +747,12 @@ struct ledger_seen {
 struct ledger_looks {
     struct ledger_seen seen[LOOKS_MAX];
     unsigned next; /* the oldest one */
+    /* One that a thread reads. */
+    uv_work_t work;
+    bool looking;
+    struct ledger_seen now;
+    struct ledger_file file;
+    enum shoal_err err;
 };
 
 static struct ledger_looks *looks_need(struct agent *agent)
@@ -760,39 +762,81 @@ static struct ledger_looks *looks_need(struct agent *agent)
     return agent->ledger_looks;
 }
 
+static void look_run(uv_work_t *work)
+{
+    struct ledger_looks *looks = work->data;
+    struct shoal_msg msg;
+
+    looks->err = ledger_file_scan(&looks->file, &msg); /* if not, the next look tries again */
+}
+
+static bool look_end(struct ledger_looks *looks)
+{
+    (void)close(looks->file.fd);
+    ledger_file_deinit(&looks->file);
+    looks->looking = false;
+    if (looks->err != SHOAL_OK)
+        return false;
+    looks->now.progress = looks->file.progress;
+    looks->seen[looks->next] = looks->now;
+    looks->next = (looks->next + 1) % LOOKS_MAX;
+    return true;
+}
+
+static void look_done(uv_work_t *work, int status)
+{
+    struct ledger_looks *looks = work->data;
+
+    if (status != 0)
+        looks->err = SHOAL_ERR_UNREACHABLE;
+    (void)look_end(looks);
+}
+
+/* False: not now. */
+static bool look_read(struct agent *agent, struct ledger_looks *looks, struct shoal_job_id id, int fd, off_t bytes)
+{
+    if (looks->looking) {
+        (void)close(fd);
+        return false;
+    }
+    looks->now = (struct ledger_seen){ .job = id, .bytes = (uint64_t)bytes };
+    looks->file = (struct ledger_file){ .fd = fd };
+    looks->work.data = looks;
+    looks->looking = bytes > LOOK_NOW_BYTES;
+    if (looks->looking && uv_queue_work(&agent->loop, &looks->work, look_run, look_done) == 0)
+        return false;
+    look_run(&looks->work);
+    return look_end(looks);
+}
+
 bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
 {
-    struct agent_job *job = agent_job_find(agent, id);
+    const struct agent_job *job = agent_job_find(agent, id);
     struct ledger_looks *looks = looks_need(agent);
-    struct ledger_file read = { .fd = -1 };
     char folder[AGENT_PATH_BYTES];
     struct stat facts;
-    bool known = false;
-    struct shoal_msg msg;
+    int fd;
 
     if (job != NULL && job->ledger != NULL)
         return agent_ledger_progress(job, progress);
     agent_job_folder(agent, id, folder, sizeof(folder));
-    read.fd = shoal_open_below(folder, "ledger", O_RDONLY);
-    if (read.fd < 0)
+    fd = shoal_open_below(folder, "ledger", O_RDONLY);
+    if (fd < 0)
         return false;
-    if (looks == NULL || fstat(read.fd, &facts) != 0 || facts.st_size <= 0 || facts.st_size > LOOK_BYTES_MAX) {
-        (void)close(read.fd);
+    if (looks == NULL || fstat(fd, &facts) != 0 || facts.st_size <= 0) {
+        (void)close(fd);
         return false;
     }
-    for (unsigned i = 0; i < LOOKS_MAX && !known; i++) {
-        known = looks->seen[i].bytes == (uint64_t)facts.st_size && shoal_job_id_equal(looks->seen[i].job, id);
-        if (known)
+    for (unsigned i = 0; i < LOOKS_MAX; i++)
+        if (looks->seen[i].bytes == (uint64_t)facts.st_size && shoal_job_id_equal(looks->seen[i].job, id)) {
+            (void)close(fd);
             *progress = looks->seen[i].progress;
-    }
-    if (!known && ledger_file_scan(&read, &msg) == SHOAL_OK) {
-        *progress = read.progress;
-        looks->seen[looks->next] = (struct ledger_seen){ id, (uint64_t)facts.st_size, read.progress };
-        looks->next = (looks->next + 1) % LOOKS_MAX;
-        known = true;
-    }
-    (void)close(read.fd);
-    return known;
+            return true;
+        }
+    if (!look_read(agent, looks, id, fd, facts.st_size))
+        return false;
+    *progress = looks->now.progress;
+    return true;
 }
 
 /* Records after (call, step), as many as fit; for a driver's loggers. */

@@ -28,8 +28,8 @@ bool ledger_progress_micro(const struct ledger_progress *progress, int64_t *loss
 /* False: its ledger is not open here, or is still read. */
 bool agent_ledger_progress(const struct agent_job *job, struct ledger_progress *progress);
 
-/* The same, or by the file of a ledger that is not open; what is only read is not kept open. False: there is none here, or it
- * is very long. */
+/* The same, or by the file of a ledger that is not open; what is only read is not kept open. False: there is none here, or a
+ * thread still reads it, for a later look. */
 bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress);
 
 /* Records of `call` after `step` into `bytes`, whole ones only; their count, and the first one's step. */

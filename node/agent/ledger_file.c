@@ -12,6 +12,7 @@
 
 #include "shoal/banned.h"
 
+#define MARK_BYTES (256 * SHOAL_KIB)
 #define WINDOW_BYTES (LEDGER_RECORD_BYTES_MAX + 4)
 
 struct window {
@@ -83,6 +84,42 @@ static enum shoal_err window_close(struct window *w, uint64_t at, struct shoal_m
     return w->error == 0 ? SHOAL_OK
                          : shoal_fail(msg, SHOAL_ERR_STORAGE, "the ledger cannot be read at byte %llu: %s; look at the disk",
                                       (unsigned long long)at, strerror(w->error));
+}
+
+void ledger_file_deinit(struct ledger_file *file)
+{
+    free(file->marks);
+    file->marks = NULL;
+    file->mark_count = file->mark_cap = 0;
+}
+
+/* Of the end as it is now. Without memory the walk to what follows is longer. */
+static void note_mark(struct ledger_file *file)
+{
+    uint64_t last = file->mark_count == 0 ? 0 : file->marks[file->mark_count - 1].bytes;
+
+    if (file->bytes - last < MARK_BYTES)
+        return;
+    if (file->mark_count == file->mark_cap) {
+        size_t cap = file->mark_cap == 0 ? 16 : 2 * file->mark_cap;
+        struct ledger_mark *grown = realloc(file->marks, cap * sizeof(*grown));
+
+        if (grown == NULL)
+            return;
+        file->marks = grown;
+        file->mark_cap = cap;
+    }
+    file->marks[file->mark_count++] = (struct ledger_mark){ file->bytes, file->call, file->step };
+}
+
+void ledger_file_back(struct ledger_file *file, const struct ledger_mark *end)
+{
+    SHOAL_ASSERT(end->bytes <= file->bytes);
+    file->bytes = end->bytes;
+    file->call = end->call;
+    file->step = end->step;
+    while (file->mark_count > 0 && file->marks[file->mark_count - 1].bytes > end->bytes)
+        file->mark_count--;
 }
 
 bool ledger_file_takes(const struct ledger_file *file, const struct shoal_step_head *head)
@@ -161,6 +198,7 @@ enum shoal_err ledger_file_scan(struct ledger_file *file, struct shoal_msg *msg)
         file->step = head.step;
         ledger_progress_note(&file->progress, &head, tuples);
         file->bytes += 4 + len;
+        note_mark(file);
     }
     return window_close(&w, file->bytes, msg);
 }
@@ -189,6 +227,7 @@ enum shoal_err ledger_file_append(struct ledger_file *file, struct shoal_view re
     file->step = head->step;
     ledger_progress_note(&file->progress, head, tuples);
     note_rate(file);
+    note_mark(file);
     return SHOAL_OK;
 }
 
@@ -203,10 +242,32 @@ uint32_t ledger_file_length(const struct ledger_file *file, uint64_t at)
     return shoal_get_u32(&r);
 }
 
+/* (call, step) a is at or before b. */
+static bool until(uint32_t a_call, uint64_t a_step, uint32_t b_call, uint64_t b_step)
+{
+    return a_call < b_call || (a_call == b_call && a_step <= b_step);
+}
+
+/* The last mark that is not behind (call, step). */
+static uint64_t walk_from(const struct ledger_file *file, uint32_t call, uint64_t step)
+{
+    size_t low = 0, high = file->mark_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (until(file->marks[middle].call, file->marks[middle].step, call, step))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low == 0 ? 0 : file->marks[low - 1].bytes;
+}
+
 uint64_t ledger_file_after(const struct ledger_file *file, uint32_t call, uint64_t step)
 {
     uint8_t head_bytes[4 + SHOAL_STEP_RECORD_HEAD_BYTES];
-    uint64_t at = 0;
+    uint64_t at = walk_from(file, call, step);
 
     while (at < file->bytes &&
            pread(file->fd, head_bytes, sizeof(head_bytes), (off_t)at) == (ssize_t)sizeof(head_bytes)) {
@@ -215,7 +276,7 @@ uint64_t ledger_file_after(const struct ledger_file *file, uint32_t call, uint64
         struct shoal_step_head head;
 
         shoal_get_step_head(&r, &head);
-        if (head.call > call || (head.call == call && head.step > step))
+        if (!until(head.call, head.step, call, step))
             break;
         at += 4 + len;
     }

@@ -4,21 +4,35 @@
 
 #include "agent_ledger.h"
 
+/* The records after (call, step) begin at `bytes`. */
+struct ledger_mark {
+    uint64_t bytes;
+    uint32_t call;
+    uint64_t step;
+};
+
 struct ledger_file {
-    int fd;
+    int fd; /* the caller's */
     uint64_t bytes; /* of whole records, each of which follows the one before */
     uint32_t call;  /* of the last one */
     uint64_t step;
     struct ledger_progress progress;
     uint64_t rate_from_ns;
     uint64_t rate_from_step;
+    struct ledger_mark *marks; /* one for each piece of the file, in order: no long walk to any record */
+    size_t mark_count, mark_cap;
 };
+
+void ledger_file_deinit(struct ledger_file *file);
 
 /* Reads the rest of the file: where its whole records end, what the last one is. Any thread may call. FULL, STORAGE: it cannot
  * be read, so nothing is known of it; what `file` says then is of no use. */
 SHOAL_MUST_CHECK enum shoal_err ledger_file_scan(struct ledger_file *file, struct shoal_msg *msg);
 /* After a scan: what follows the last whole record goes. False, with errno: it stays. */
 SHOAL_MUST_CHECK bool ledger_file_cut(const struct ledger_file *file);
+
+/* Of what it was, this is left. */
+void ledger_file_back(struct ledger_file *file, const struct ledger_mark *end);
 
 /* It is the next step of the same call, or the first one of a later call. */
 bool ledger_file_takes(const struct ledger_file *file, const struct shoal_step_head *head);

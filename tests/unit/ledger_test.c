@@ -102,7 +102,7 @@ struct fixture {
 };
 
 static const struct shoal_job_id job_id = { { 7 } };
-static struct agent *agents[16]; /* their threads live as long as the process */
+static struct agent *agents[32]; /* their threads live as long as the process */
 static unsigned agent_count;
 
 static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
@@ -190,7 +190,7 @@ static struct shoal_view record_of(uint64_t step, double loss, uint8_t *bytes, s
     struct shoal_sample_sum sum = { 0, 0 };
 
     head.step_in_epoch = (uint32_t)step - 1;
-    for (uint64_t i = 0; i < MINIBATCH; i++)
+    for (uint64_t i = 0; i < MINIBATCH && step <= RECORDS; i++)
         shoal_sample_sum_add(&sum, JOB_SEED, shoal_permute(JOB_SEED, 0, SAMPLES, (step - 1) * MINIBATCH + i));
     tuple.id_low = sum.low;
     tuple.id_high = sum.high;
@@ -398,6 +398,43 @@ static void a_look_that_failed_is_not_remembered(void **state)
     assert_int_equal(progress.step, RECORDS);
 }
 
+static void no_walk_to_a_record_is_long(void **state)
+{
+    static const uint64_t steps[] = { 1, 3000, 30000, 59999 };
+    struct fixture *f = *state;
+    uint8_t bytes[256];
+    struct shoal_step_head head;
+    struct shoal_reader tuples;
+    uint64_t first;
+    uint32_t count;
+
+    (void)file_of(f, 60000, 0);
+    open_ledger(f);
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        atomic_store(&reads_of_loop, 0);
+        assert_true(agent_ledger_read(f->agent, f->job, 1, steps[i], bytes, sizeof(bytes), &first, &count) > 0);
+        assert_true(shoal_step_record_len(shoal_view_of(bytes, sizeof(bytes)), &head, &tuples) > 0);
+        assert_int_equal(head.step, steps[i] + 1);
+        if (atomic_load(&reads_of_loop) > 5000)
+            fail_msg("to step %llu: %u reads", (unsigned long long)steps[i], atomic_load(&reads_of_loop));
+    }
+}
+
+static void a_look_at_a_long_ledger_takes_none_of_the_loops_time(void **state)
+{
+    struct fixture *f = *state;
+    struct ledger_progress progress = { .step = 0 };
+
+    (void)file_of(f, 60000, 0);
+    atomic_store(&reads_of_loop, 0);
+    assert_false(agent_ledger_look(f->agent, job_id, &progress));
+    assert_false(agent_ledger_look(f->agent, job_id, &progress));
+    pool_settles(f);
+    assert_true(agent_ledger_look(f->agent, job_id, &progress));
+    assert_int_equal(progress.step, 60000);
+    assert_int_equal(atomic_load(&reads_of_loop), 0);
+}
+
 /* What the permanent record says is a whole number of millionths. */
 static void a_loss_that_is_no_number_is_not_recorded(void **state)
 {
@@ -581,6 +618,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_may_go_while_its_ledger_is_opened, setup, teardown),
         cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_holds_nothing_for_sure, setup, teardown),
         cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_walk_to_a_record_is_long, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_look_at_a_long_ledger_takes_none_of_the_loops_time, setup, teardown),
         cmocka_unit_test(a_loss_that_is_no_number_is_not_recorded),
         cmocka_unit_test_setup_teardown(a_flush_that_failed_is_never_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(the_first_flush_that_fails_takes_back_no_record_of_before, setup, teardown),
