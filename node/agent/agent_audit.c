@@ -215,8 +215,8 @@ static enum shoal_err put_audit(const struct audit *a, struct shoal_buf *json)
               "{\"job\":\"%s\",\"records\":%llu,\"records_wanted\":%llu,\"steps\":%llu,\"validations\":%llu,"
               "\"samples\":%llu,\"data_epochs\":%llu,"
               "\"data_epochs_wanted\":%llu,\"samples_per_epoch\":%llu,\"exact\":%s,\"errors\":[",
-              a->text, (unsigned long long)a->records, (unsigned long long)a->records_wanted, (unsigned long long)a->steps,
-              (unsigned long long)a->validations, (unsigned long long)a->samples,
+              a->text, (unsigned long long)a->records, (unsigned long long)a->records_wanted,
+              (unsigned long long)a->steps, (unsigned long long)a->validations, (unsigned long long)a->samples,
               (unsigned long long)a->data_epochs_done, (unsigned long long)wanted,
               (unsigned long long)(a->call_count > 0 ? a->calls[0].sizes.samples : 0),
               a->errors == 0 ? "true" : "false");

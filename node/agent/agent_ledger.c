@@ -232,8 +232,8 @@ static void open_run(uv_work_t *work)
 
     ledger->found_err = ledger_file_scan(&ledger->found, &ledger->found_msg);
     if (ledger->found_err == SHOAL_OK && !ledger_file_cut(&ledger->found))
-        ledger->found_err = shoal_fail(&ledger->found_msg, SHOAL_ERR_STORAGE, "the ledger's torn end cannot be cut off: %s",
-                                       strerror(errno));
+        ledger->found_err = shoal_fail(&ledger->found_msg, SHOAL_ERR_STORAGE,
+                                       "the ledger's torn end cannot be cut off: %s", strerror(errno));
 }
 
 static void opened(struct ledger *ledger)
@@ -355,8 +355,8 @@ static void fail(struct ledger *ledger, int error)
     ledger_file_back(&ledger->file, &ledger->kept);
     shoal_buf_deinit(&ledger->early);
     agent_log(ledger->agent,
-              "%s: the ledger cannot be flushed here: %s; no step records are kept here until this agent starts again; look "
-              "at the disk",
+              "%s: the ledger cannot be flushed here: %s; no step records are kept here until this agent starts again; "
+              "look at the disk",
               ledger->job->text, strerror(error));
 }
 
@@ -858,7 +858,8 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
         struct shoal_step_head head;
         struct shoal_reader tuples;
 
-        if (len == 0 || used + len > cap || pread(ledger->file.fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
+        if (len == 0 || used + len > cap ||
+            pread(ledger->file.fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
             shoal_step_record_len(shoal_view_of(bytes + used, len), &head, &tuples) != len || head.call != call)
             break;
         used += len;

@@ -81,9 +81,10 @@ static enum shoal_err window_open(struct window *w, int fd, uint64_t *end, struc
 static enum shoal_err window_close(struct window *w, uint64_t at, struct shoal_msg *msg)
 {
     free(w->bytes);
-    return w->error == 0 ? SHOAL_OK
-                         : shoal_fail(msg, SHOAL_ERR_STORAGE, "the ledger cannot be read at byte %llu: %s; look at the disk",
-                                      (unsigned long long)at, strerror(w->error));
+    if (w->error == 0)
+        return SHOAL_OK;
+    return shoal_fail(msg, SHOAL_ERR_STORAGE, "the ledger cannot be read at byte %llu: %s; look at the disk",
+                      (unsigned long long)at, strerror(w->error));
 }
 
 void ledger_file_deinit(struct ledger_file *file)

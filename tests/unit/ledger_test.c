@@ -334,7 +334,7 @@ static void a_ledger_that_cannot_be_read_loses_nothing(void **state)
     assert_int_equal(size_of(f), whole); /* what was torn is cut off */
 }
 
-static void opening_takes_none_of_the_loops_time_and_loses_nothing_meanwhile(void **state)
+static void opening_takes_none_of_the_loops_time_and_loses_nothing(void **state)
 {
     struct fixture *f = *state;
     struct ledger_progress progress;
@@ -564,7 +564,8 @@ static void one_audit_runs_and_those_that_wait_are_shared_and_bounded(void **sta
     for (unsigned i = 0; i < 5; i++)
         audit(f, job_id.bytes[0]); /* the first one runs, the others share one that waits */
     for (unsigned i = 0; i < AGENT_AUDITS_MAX - 2 - 1; i++)
-        agent_audit_calls(f->agent, (struct shoal_job_id){ { 8, (uint8_t)i, (uint8_t)(i >> 8) } }, NULL, 0, on_audited, f);
+        agent_audit_calls(f->agent, (struct shoal_job_id){ { 8, (uint8_t)i, (uint8_t)(i >> 8) } }, NULL, 0, on_audited,
+                          f);
     assert_int_equal(f->audits, 0);
     audit(f, 9);
     assert_int_equal(f->audits, 0);
@@ -614,7 +615,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_loses_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(opening_takes_none_of_the_loops_time_and_loses_nothing_meanwhile, setup, teardown),
+        cmocka_unit_test_setup_teardown(opening_takes_none_of_the_loops_time_and_loses_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(a_job_may_go_while_its_ledger_is_opened, setup, teardown),
         cmocka_unit_test_setup_teardown(a_ledger_that_cannot_be_read_holds_nothing_for_sure, setup, teardown),
         cmocka_unit_test_setup_teardown(a_look_that_failed_is_not_remembered, setup, teardown),
