@@ -84,7 +84,8 @@ static int connect_kernel(uv_loop_t *loop, struct serve_host *host, struct shoal
     int fd = -1;
 
     loop->time -= 1000;
-    serve_host_start(host, job, WORKER, 0, kernel.name.sun_path, 0);
+    serve_host_start(host, &(struct serve_start){
+                               .job = job, .service = "fuzzed", .worker_id = WORKER, .path = kernel.name.sun_path });
     for (unsigned i = 0; i < 10 && fd < 0; i++) {
         run(loop, 1);
         fd = accept4(kernel.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

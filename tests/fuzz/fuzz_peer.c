@@ -40,7 +40,11 @@ static void on_member(void *arg, const struct shoal_member *member, enum shoal_m
     (void)arg, (void)member, (void)old;
 }
 static void on_record(void *arg, const struct shoal_record *record) { (void)arg, (void)record; }
-static void on_cloned(void *arg, struct shoal_address where) { (void)arg; }
+static void on_cloned(void *arg, struct shoal_address where)
+{
+    (void)arg;
+    (void)where;
+}
 
 static void folder_clean(const char *path)
 {
