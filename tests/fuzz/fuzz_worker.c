@@ -1,5 +1,5 @@
 /* libFuzzer: what a job's processes and its host's agent say to each other. The first byte chooses: a worker message
- * (what decodes must encode to the same bytes), step records one behind the other, as a worker, another host or a
+ * (what decodes must encode to the same bytes, but for the words of sets), step records one behind the other, as a worker, another host or a
  * ledger's file holds them, or a row of messages of one worker, as its host's slots core takes them. */
 #include "shoal/host_wire.h"
 #include "shoal/slots.h"
@@ -22,6 +22,12 @@ static size_t as_message(uint8_t *space, struct shoal_view view)
     return view.len + 2;
 }
 
+/* A set of ranks is written with as many words as the writer has; a reader takes any number, and drops or lacks the rest. */
+static bool has_ranks(const struct shoal_worker_message *m)
+{
+    return m->kind == SHOAL_WORKER_CLOSED || m->kind == SHOAL_WORKER_UNHEARD;
+}
+
 /* Its views point into a block whose end is the memory's end, and that lives until the next one. */
 static const struct shoal_worker_message *message(struct shoal_view view)
 {
@@ -39,8 +45,8 @@ static const struct shoal_worker_message *message(struct shoal_view view)
     len = as_message(exact, view);
     good = len > 0 && shoal_worker_decode(shoal_view_of(exact, len), &m) == SHOAL_OK;
     if (good) {
-        SHOAL_ASSERT(shoal_worker_encode(&m, &w) == SHOAL_OK && w.len == len);
-        SHOAL_ASSERT(memcmp(again, exact, len) == 0);
+        SHOAL_ASSERT(shoal_worker_encode(&m, &w) == SHOAL_OK);
+        SHOAL_ASSERT(has_ranks(&m) ? w.len % 8 == len % 8 : w.len == len && memcmp(again, exact, len) == 0);
     }
     return good ? &m : NULL;
 }
