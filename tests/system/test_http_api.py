@@ -790,7 +790,7 @@ def test_words_of_a_job_make_no_lines_and_give_no_orders(server, tmp_path):
 
     lines = run("job", "show", job).stdout.splitlines()
     at = [i for i, line in enumerate(lines) if line.startswith("args ")][0]
-    assert lines[at + 1] == " " * 17 + "state FINISHED\\x9b2J\\u202ecba\\x1b]0;x_QUOTE_ "
+    assert lines[at + 1] == " " * 17 + "state FINISHED\\x9b2J\\u202ecba\\x1b]0;x' "
     assert len([line for line in lines if line.startswith("state ")]) == 1
     shown = run("job", "show", job, "-o", "json").stdout
     assert json.loads(shown)["args"] == words and shown.isascii()
