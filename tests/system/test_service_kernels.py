@@ -98,9 +98,9 @@ def test_a_kernel_in_c_answers_through_every_node_and_comes_again_when_it_dies(n
     dies = text.replace("        if (upper == NULL)\n", "        if (tasks[i].body_bytes == 5)\n            abort();\n        if (upper == NULL)\n")
     assert dies != text
     made = package(kernel_c=dies.encode())
-    build, say = re.search(r"^```sh\n(cc .*?)\n(echo .*?)\n```$", page, re.M | re.S).groups()
-    subprocess.run(["sh", "-ec", build.replace("-I include", "-I %s/include" % ROOT) + "\n" + say], cwd=made, check=True)
-    deploy(mesh, "upper", made)
+    build = re.search(r"^```sh\n(mkdir -p upper .*?)\nshoal service deploy upper --package upper\n```$", page, re.M | re.S).group(1)
+    subprocess.run(["sh", "-ec", build.replace("-I include", "-I %s/include" % ROOT)], cwd=made, check=True)
+    deploy(mesh, "upper", made / "upper")
     until_ready(mesh, "upper")
     assert [ask(mesh, host, "upper", b"to be or not") for host in mesh.hosts] == [(200, b"TO BE OR NOT")] * 3
     assert ask(mesh, mesh.hosts[1], "upper", b"abort")[0] >= 500
@@ -173,7 +173,7 @@ def test_a_model_by_its_file_answers_as_it_does_itself(new_mesh, package, tmp_pa
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([mesh.binary, "logon", "admin", "--yes", "--password-file", mesh.password_file, "--node", mesh.hosts[1].url],
                    env=env, capture_output=True, check=True, timeout=60)
-    block = re.search(r"^```sh\n(TOKEN=.*?)^```$", (ROOT / "docs/how-to/kernels.md").read_text(), re.M | re.S).group(1)
+    block = re.search(r"^```sh\n(# What `shoal logon` has kept.*?)^```$", (ROOT / "docs/how-to/kernels.md").read_text(), re.M | re.S).group(1)
     block = block.replace("NODE:9243", mesh.hosts[2].url.partition("://")[2]).replace("/digits/", "/net/")
     said = subprocess.run(["sh", "-ec", block], env=env, capture_output=True, text=True, timeout=60)
     assert json.loads(said.stdout)["outputs"][0]["shape"] == [1, 2], said
