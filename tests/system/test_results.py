@@ -301,7 +301,8 @@ def test_a_list_says_what_a_lost_host_has_not_brought(slow_files_mesh, script):
     ran.lose()
     for host in others:
         complete, size, missing = mesh.until(lambda host=host: all_files(host, job), 30, "a list of %s" % host.name)
-        assert (complete, size) == (False, None) and ran.name in missing and "model.bin" in missing, missing
+        assert not complete and ran.name in missing and "model.bin" in missing, missing
+        assert size in (None, 0)  # it may have been copied when it had just been opened
 
 
 def test_copying_goes_on_as_long_as_it_advances(slow_files_mesh, script):
