@@ -3,7 +3,10 @@
  * it asks for a device that no node has. Prints one line: submits, seconds, rate, p50, p99 and worst in milliseconds,
  * refusals.
  *
- *   submit TOKEN_FILE clients=8 seconds=3 warm=8 PORT [PORT ...]      (all on 127.0.0.1) */
+ *   submit TOKEN_FILE clients=8 seconds=3 warm=8 PORT [PORT ...]      (all on 127.0.0.1)
+ *
+ * count=N run=PROGRAM: N submits in all and no warm ones, of jobs that run PROGRAM on any slot; what a node refuses
+ * with 503 is sent again after 10 ms. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -35,6 +38,8 @@ struct bench {
     unsigned clients;
     unsigned warm; /* submits of each client that do not count */
     uint64_t seconds;
+    uint64_t count;      /* of all clients, instead of seconds */
+    const char *program; /* what the jobs run, instead of a script that waits for a device */
     uint64_t salt; /* no two runs submit the same */
     uint64_t end_ns;
     SSL_CTX *tls;
@@ -85,6 +90,21 @@ static void connect_client(struct client *client)
     client->tls = SSL_new(bench->tls);
     if (client->tls == NULL || SSL_set_fd(client->tls, fd) != 1 || SSL_connect(client->tls) != 1)
         die("TLS");
+}
+
+static int make_run(struct client *client)
+{
+    char body[1024];
+    int body_len = snprintf(body, sizeof(body),
+                            "--shoal\r\nContent-Disposition: form-data; name=\"data\"\r\n\r\n"
+                            "{\"args\": \"--exec-start PyTorch --user-cmd -- %.500s\"}\r\n--shoal--\r\n",
+                            client->bench->program);
+
+    return snprintf(client->request, sizeof(client->request),
+                    "POST /platform/rest/deeplearning/v1/execs HTTP/1.1\r\nHost: localhost\r\n"
+                    "Authorization: Bearer %s\r\nContent-Type: multipart/form-data; boundary=shoal\r\n"
+                    "Content-Length: %d\r\n\r\n%s",
+                    client->bench->token, body_len, body);
 }
 
 static int make_request(struct client *client)
@@ -145,12 +165,48 @@ static void count(struct bench *bench, const struct client *client, int status, 
     (void)pthread_mutex_unlock(&bench->lock);
 }
 
+/* The answer to a request of `len` bytes, sent again while the node says: later. */
+static int ask(struct client *client, int len)
+{
+    for (unsigned i = 0;; i++) {
+        const struct timespec pause = { .tv_nsec = 10000000 };
+        int status;
+
+        if (SSL_write(client->tls, client->request, len) != len)
+            die("write");
+        status = read_answer(client);
+        if (status != 503 || client->bench->count == 0 || i == 2000)
+            return status;
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* This client's share of `count` submits. */
+static void run_counted(struct client *client)
+{
+    struct bench *bench = client->bench;
+
+    (void)pthread_barrier_wait(&bench->ready);
+    (void)pthread_barrier_wait(&bench->ready);
+    for (uint64_t i = client->number; i < bench->count; i += bench->clients) {
+        int len = make_run(client);
+        uint64_t begin = now_ns();
+        int status = ask(client, len);
+
+        count(bench, client, status, now_ns() - begin);
+    }
+}
+
 static void *run_client(void *arg)
 {
     struct client *client = arg;
     struct bench *bench = client->bench;
 
     connect_client(client);
+    if (bench->count > 0) {
+        run_counted(client);
+        return NULL;
+    }
     for (unsigned i = 0;; i++) {
         int len = make_request(client);
         uint64_t begin;
@@ -163,9 +219,7 @@ static void *run_client(void *arg)
         begin = now_ns();
         if (i >= bench->warm && begin >= bench->end_ns)
             return NULL;
-        if (SSL_write(client->tls, client->request, len) != len)
-            die("write");
-        status = read_answer(client);
+        status = ask(client, len);
         if (i >= bench->warm)
             count(bench, client, status, now_ns() - begin);
     }
@@ -193,11 +247,16 @@ static void read_options(struct bench *bench, int argc, char **argv)
             bench->seconds = strtoull(argv[i] + 8, NULL, 10);
         else if (strncmp(argv[i], "warm=", 5) == 0)
             bench->warm = (unsigned)strtoul(argv[i] + 5, NULL, 10);
+        else if (strncmp(argv[i], "count=", 6) == 0)
+            bench->count = strtoull(argv[i] + 6, NULL, 10);
+        else if (strncmp(argv[i], "run=", 4) == 0)
+            bench->program = argv[i] + 4;
         else if (bench->port_count < PORTS_MAX)
             bench->ports[bench->port_count++] = (uint16_t)strtoul(argv[i], NULL, 10);
     }
-    if (bench->port_count == 0 || bench->clients < 1 || bench->clients > CLIENTS_MAX)
-        die("submit TOKEN_FILE clients=8 seconds=3 warm=8 PORT ...");
+    if (bench->port_count == 0 || bench->clients < 1 || bench->clients > CLIENTS_MAX ||
+        (bench->count > 0) != (bench->program != NULL))
+        die("submit TOKEN_FILE [clients=8] [seconds=3] [warm=8] [count=N run=PROGRAM] PORT ...");
 }
 
 int main(int argc, char **argv)
