@@ -12,6 +12,8 @@
 #include "shoal/job_facts.h"
 #include "node/backend/list.h"
 
+#include "tests/unit/no_env.h"
+
 #include "shoal/banned.h"
 
 struct bench {
@@ -59,13 +61,6 @@ static uint64_t resident_kib(void)
     if (file != NULL)
         (void)fclose(file);
     return pages * (uint64_t)sysconf(_SC_PAGESIZE) / 1024;
-}
-
-static struct shoal_hash no_hash(void *arg, struct shoal_view bytes)
-{
-    (void)arg;
-    (void)bytes;
-    return (struct shoal_hash){ { 0 } };
 }
 
 static void put(struct bench *b, uint64_t i)

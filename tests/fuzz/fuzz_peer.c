@@ -12,6 +12,8 @@
 
 #include "shoal/hash.h"
 
+#include "tests/unit/no_env.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static const struct shoal_node_id peer = { { 2 } };
@@ -76,16 +78,6 @@ static struct shoal_hash env_hash(void *arg, struct shoal_view bytes)
     return shoal_hash_of(bytes);
 }
 
-static bool env_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
-                       const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
-{
-    (void)arg;
-    (void)key;
-    (void)bytes;
-    (void)signature;
-    return false;
-}
-
 /* An operator's word is two bytes, and what it does is done by the control plane. */
 static void not_here(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
@@ -110,7 +102,7 @@ static void make_agent(void)
     struct shoal_blobs_options blobs = { .loop = &agent.loop, .dir = path };
     struct shoal_sched_options sched = { .self = { { 1 } },
                                          .slots = 2,
-                                         .env = { .hash = env_hash, .verify = env_verify } };
+                                         .env = { .hash = env_hash, .verify = no_verify } };
     struct shoal_msg msg = { "" };
 
     SHOAL_ASSERT(shoal_crypto_init(&msg) == SHOAL_OK && uv_loop_init(&agent.loop) == 0);

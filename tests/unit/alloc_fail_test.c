@@ -20,6 +20,8 @@
 #include "shoal/sched.h"
 #include "shoal/store.h"
 
+#include "no_env.h"
+
 #include "shoal/banned.h"
 
 #define TRIES_MAX 20000 /* allocations of one operation */
@@ -106,23 +108,6 @@ static void test_a_mesh_is_decoded_or_not(void **state)
     fail_each("a mesh", make_mesh, &bytes);
     shoal_buf_deinit(&bytes);
     shoal_mesh_destroy(mesh);
-}
-
-static struct shoal_hash no_hash(void *arg, struct shoal_view bytes)
-{
-    (void)arg;
-    (void)bytes;
-    return (struct shoal_hash){ { 1 } };
-}
-
-static bool no_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
-                      const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
-{
-    (void)arg;
-    (void)key;
-    (void)bytes;
-    (void)signature;
-    return false;
 }
 
 static enum shoal_err make_sched(void *arg)

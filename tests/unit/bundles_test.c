@@ -4,6 +4,8 @@
 
 #include "node/agent/agent.h"
 
+#include "loop_test.h"
+
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +29,6 @@ struct fixture {
 
 static const struct shoal_job_id job_a = { { 1 } }, job_b = { { 2 } };
 
-static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
 static void on_stopped(void *arg) { ((struct fixture *)arg)->stopped = true; }
 
 static void on_asked(void *arg, enum shoal_err err, const char *text)
@@ -38,15 +39,6 @@ static void on_asked(void *arg, enum shoal_err err, const char *text)
     f->told++;
     f->err = err;
 }
-
-#define RUN_UNTIL(f, condition)                                                                                        \
-    do {                                                                                                               \
-        while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->agent->loop, UV_RUN_ONCE);                                                              \
-            if ((f)->late)                                                                                             \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
-        }                                                                                                              \
-    } while (0)
 
 static int setup(void **state)
 {
@@ -66,9 +58,7 @@ static int setup(void **state)
     options.dir = dir;
     if (shoal_blobs_create(&f->agent->blobs, &options, &msg) != SHOAL_OK)
         return -1;
-    (void)uv_timer_init(&f->agent->loop, &f->watchdog);
-    f->watchdog.data = f;
-    (void)uv_timer_start(&f->watchdog, on_watchdog, 60000, 0);
+    loop_watch(&f->agent->loop, &f->watchdog, &f->late);
     *state = f;
     return 0;
 }
@@ -105,11 +95,11 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
-    RUN_UNTIL(f, shoal_blobs_stats(f->agent->blobs)->queued == 0);
+    RUN_AGENT_UNTIL(f, shoal_blobs_stats(f->agent->blobs)->queued == 0);
     agent_bundle_drop(job_a);
     agent_bundle_drop(job_b);
     shoal_blobs_stop(f->agent->blobs, on_stopped, f);
-    RUN_UNTIL(f, f->stopped);
+    RUN_AGENT_UNTIL(f, f->stopped);
     uv_unref((uv_handle_t *)&f->watchdog);
     (void)uv_run(&f->agent->loop, UV_RUN_DEFAULT); /* until the turns end */
     uv_walk(&f->agent->loop, on_walk, NULL);
@@ -148,7 +138,7 @@ static void test_of_a_burst_all_but_the_first_wait(void **state)
     for (unsigned i = 2; i < 20; i++)
         (void)put(f, job_a, i);
     assert_int_equal(queued(f), one);
-    RUN_UNTIL(f, held(f) == 19); /* when no more have come for a second */
+    RUN_AGENT_UNTIL(f, held(f) == 19); /* when no more have come for a second */
 }
 
 static void test_who_asks_for_one_that_waits_gets_it(void **state)
@@ -160,7 +150,7 @@ static void test_who_asks_for_one_that_waits_gets_it(void **state)
     second = put(f, job_b, 2);
     (void)put(f, job_b, 3);
     assert_true(agent_bundle_now(second, on_asked, f));
-    RUN_UNTIL(f, f->told == 1);
+    RUN_AGENT_UNTIL(f, f->told == 1);
     assert_int_equal(f->err, SHOAL_OK);
     assert_false(agent_bundle_now(second, on_asked, f)); /* it is in the store */
     assert_int_equal(held(f), 2);
@@ -175,7 +165,7 @@ static void test_a_cut_puts_and_an_end_drops(void **state)
     (void)put(f, job_b, 2);
     third = put(f, job_a, 3);
     agent_bundle_cut(job_b);
-    RUN_UNTIL(f, queued(f) == 0);
+    RUN_AGENT_UNTIL(f, queued(f) == 0);
     assert_int_equal(held(f), 2);
     agent_bundle_drop(job_a);
     assert_false(agent_bundle_now(third, on_asked, f));
@@ -190,13 +180,13 @@ static void test_what_is_being_put_for_a_job_that_goes_is_held_by_nobody(void **
     (void)put(f, job_b, 2);
     assert_true(agent_bundle_now(first, on_asked, f));
     agent_bundle_let_go(f->agent, job_a);
-    RUN_UNTIL(f, queued(f) == 0);
+    RUN_AGENT_UNTIL(f, queued(f) == 0);
     assert_int_equal(f->told, 1);
     assert_int_equal(f->err, SHOAL_OK);
     assert_int_equal(held(f), 0);
     assert_false(agent_bundle_now(first, on_asked, f));
     agent_bundle_cut(job_b);
-    RUN_UNTIL(f, queued(f) == 0);
+    RUN_AGENT_UNTIL(f, queued(f) == 0);
     assert_int_equal(held(f), 1);
 }
 

@@ -24,7 +24,9 @@
 #include "node/agent/agent_audit.h"
 #include "node/agent/agent_files.h"
 
-#define PATIENCE_MS 60000
+#include "loop_test.h"
+#include "no_env.h"
+
 #define RECORDS 40
 #define MINIBATCH 4
 #define SAMPLES ((uint64_t)RECORDS * MINIBATCH) /* so the records are one data epoch */
@@ -105,34 +107,6 @@ static const struct shoal_job_id job_id = { { 7 } };
 static struct agent *agents[32]; /* their threads live as long as the process */
 static unsigned agent_count;
 
-static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
-
-#define RUN_UNTIL(f, condition)                                                                                        \
-    do {                                                                                                               \
-        while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->agent->loop, UV_RUN_ONCE);                                                              \
-            if ((f)->late)                                                                                             \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
-        }                                                                                                              \
-    } while (0)
-
-static struct shoal_hash no_hash(void *arg, struct shoal_view bytes)
-{
-    (void)arg;
-    (void)bytes;
-    return (struct shoal_hash){ { 1 } };
-}
-
-static bool no_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
-                      const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
-{
-    (void)arg;
-    (void)key;
-    (void)bytes;
-    (void)signature;
-    return false;
-}
-
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -162,9 +136,7 @@ static int setup(void **state)
     f->job = agent_job_need(f->agent, job_id);
     agent_job_folder(f->agent, job_id, f->path, AGENT_PATH_BYTES);
     memcpy(f->path + strlen(f->path), "/ledger", 8);
-    (void)uv_timer_init(&f->agent->loop, &f->watchdog);
-    f->watchdog.data = f;
-    (void)uv_timer_start(&f->watchdog, on_watchdog, PATIENCE_MS, 0);
+    loop_watch(&f->agent->loop, &f->watchdog, &f->late);
     *state = f;
     return 0;
 }
@@ -261,7 +233,7 @@ static void pool_settles(struct fixture *f)
     uv_work_t work = { .data = &ran };
 
     assert_int_equal(uv_queue_work(&f->agent->loop, &work, pool_run, pool_ran), 0);
-    RUN_UNTIL(f, ran);
+    RUN_AGENT_UNTIL(f, ran);
 }
 
 static void open_begin(struct fixture *f)
@@ -295,7 +267,7 @@ static void disk_settles(struct fixture *f)
     struct barrier barrier = { .file = { .run = barrier_run, .done = barrier_done } };
 
     assert_int_equal(agent_file_submit(f->agent, &barrier.file), SHOAL_OK);
-    RUN_UNTIL(f, barrier.passed);
+    RUN_AGENT_UNTIL(f, barrier.passed);
 }
 
 static uint64_t steps_of(struct fixture *f)
@@ -347,7 +319,7 @@ static void opening_takes_none_of_the_loops_time_and_loses_nothing(void **state)
     bring(f, RECORDS + 1);
     bring(f, RECORDS + 2);
     agent_ledger_settle(f->agent, f->job, 0, 0, 0, on_settled, f);
-    RUN_UNTIL(f, f->settled == 1);
+    RUN_AGENT_UNTIL(f, f->settled == 1);
     pool_settles(f);
     assert_int_equal(atomic_load(&reads_of_loop), 0);
     assert_int_equal(steps_of(f), RECORDS + 2);
@@ -380,7 +352,7 @@ static void a_ledger_that_cannot_be_read_holds_nothing_for_sure(void **state)
     atomic_store(&reads_fail, true);
     open_ledger(f);
     agent_ledger_settle(f->agent, f->job, 0, 0, 0, on_settled, f);
-    RUN_UNTIL(f, f->settled == 1);
+    RUN_AGENT_UNTIL(f, f->settled == 1);
     assert_false(f->held);
 }
 
@@ -547,7 +519,7 @@ static void an_audit_takes_none_of_the_loops_time(void **state)
     (void)file_of(f, RECORDS, 0);
     atomic_store(&reads_of_loop, 0);
     audit(f, job_id.bytes[0]);
-    RUN_UNTIL(f, f->audits == 1);
+    RUN_AGENT_UNTIL(f, f->audits == 1);
     assert_int_equal(f->err, SHOAL_OK);
     assert_int_equal(atomic_load(&reads_of_loop), 0);
     assert_non_null(strstr(f->json, "\"exact\":true"));
@@ -576,10 +548,10 @@ static void one_audit_runs_and_those_that_wait_are_shared_and_bounded(void **sta
     assert_int_equal(f->refused, 1);
     audit(f, job_id.bytes[0]);
     assert_int_equal(f->refused, 2);
-    RUN_UNTIL(f, f->audits == 1 + AGENT_AUDIT_ASKERS_MAX + AGENT_AUDITS_MAX - 2 + 2);
+    RUN_AGENT_UNTIL(f, f->audits == 1 + AGENT_AUDIT_ASKERS_MAX + AGENT_AUDITS_MAX - 2 + 2);
     assert_int_equal(atomic_load(&reads_of_start), 2);
     audit(f, job_id.bytes[0]);
-    RUN_UNTIL(f, atomic_load(&reads_of_start) == 3);
+    RUN_AGENT_UNTIL(f, atomic_load(&reads_of_start) == 3);
 }
 
 static void a_job_may_go_while_it_is_audited(void **state)
@@ -590,11 +562,11 @@ static void a_job_may_go_while_it_is_audited(void **state)
     open_ledger(f);
     audit(f, job_id.bytes[0]);
     agent_ledger_close(f->job);
-    RUN_UNTIL(f, f->audits == 1);
+    RUN_AGENT_UNTIL(f, f->audits == 1);
     assert_int_equal(f->err, SHOAL_OK);
     assert_int_equal(unlink(f->path), 0);
     audit(f, job_id.bytes[0]); /* no step has come here */
-    RUN_UNTIL(f, f->audits == 2);
+    RUN_AGENT_UNTIL(f, f->audits == 2);
     assert_int_equal(f->err, SHOAL_OK);
     assert_non_null(strstr(f->json, "call 1: 0 records of 40 are here"));
 }
@@ -607,7 +579,7 @@ static void an_audit_of_what_cannot_be_read_says_so(void **state)
     atomic_store(&reads_fail_from, 0);
     atomic_store(&reads_fail, true);
     audit(f, job_id.bytes[0]);
-    RUN_UNTIL(f, f->audits == 1);
+    RUN_AGENT_UNTIL(f, f->audits == 1);
     assert_int_equal(f->err, SHOAL_ERR_STORAGE);
 }
 

@@ -1,5 +1,5 @@
-/* Tests of shells on a libuv loop share this: waiting with an end, and leaving nothing open. A fixture has `loop`, and
- * `late`, which loop_watch() sets when a case takes too long. */
+/* Tests of shells on a libuv loop share this: waiting with an end, and leaving nothing open. A fixture has `loop` (or
+ * `agent`, whose loop it is), and `late`, which loop_watch() sets when a case takes too long. */
 #ifndef TESTS_LOOP_TEST_H
 #define TESTS_LOOP_TEST_H
 
@@ -12,16 +12,19 @@
 
 #include "shoal/address.h"
 
-#define LOOP_PATIENCE_MS 20000
+#define LOOP_PATIENCE_MS 60000
 
-#define RUN_UNTIL(f, condition)                                                                                        \
+#define RUN_LOOP_UNTIL(loop_of, f, condition)                                                                          \
     do {                                                                                                               \
         while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
+            (void)uv_run(&(loop_of)->loop, UV_RUN_ONCE);                                                               \
             if ((f)->late)                                                                                             \
                 fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
         }                                                                                                              \
     } while (0)
+
+#define RUN_UNTIL(f, condition) RUN_LOOP_UNTIL(f, f, condition)
+#define RUN_AGENT_UNTIL(f, condition) RUN_LOOP_UNTIL((f)->agent, f, condition)
 
 static inline void loop_is_late(uv_timer_t *timer) { *(bool *)timer->data = true; }
 
