@@ -480,15 +480,15 @@ static int parse(struct cli *cli, int argc, char **argv)
 static int settle_globals(struct cli *cli)
 {
     const char *output = cli_value(cli, "output");
-    uint64_t timeout = 0;
+    uint64_t timeout_s = 0;
 
     if (output != NULL && strcmp(output, "json") != 0 && strcmp(output, "text") != 0)
         return cli_fail(SHOAL_EXIT_USAGE, "--output: \"%s\" is not text or json", output);
     cli->json = output != NULL && strcmp(output, "json") == 0;
     cli->quiet = cli_flag(cli, "quiet");
-    if (!cli_number(cli, "timeout", 1, 366 * 86400, &timeout))
+    if (!cli_number(cli, "timeout", 1, 366 * 86400, &timeout_s))
         return SHOAL_EXIT_USAGE;
-    cli->timeout_s = (long)timeout;
+    cli->timeout_s = (long)timeout_s;
     return check_words(cli);
 }
 

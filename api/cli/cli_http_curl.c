@@ -274,11 +274,11 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
 {
     const struct cli_call *call = transfer->call;
     CURL *curl = transfer->curl;
-    long timeout = call->timeout_s > 0 ? call->timeout_s : 30;
+    long timeout_s = call->timeout_s > 0 ? call->timeout_s : 30;
     bool moves_bytes = call->file != NULL || call->sink != NULL || call->upload != NULL;
 
     if (cli->timeout_s > 0)
-        timeout = cli->timeout_s;
+        timeout_s = cli->timeout_s;
     (void)lib.easy_setopt(curl, CURLOPT_URL, url);
     (void)lib.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     (void)lib.easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1); /* one request after the other */
@@ -291,13 +291,13 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
     (void)lib.easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
     (void)lib.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
     (void)lib.easy_setopt(curl, CURLOPT_HEADERDATA, transfer);
-    (void)lib.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, timeout < 5 ? timeout : 5L);
+    (void)lib.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, timeout_s < 5 ? timeout_s : 5L);
     if (moves_bytes) { /* as long as it moves */
         (void)lib.easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-        (void)lib.easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, timeout > 60 ? timeout : 60L);
+        (void)lib.easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, timeout_s > 60 ? timeout_s : 60L);
     }
     if (!moves_bytes || cli->timeout_s > 0)
-        (void)lib.easy_setopt(curl, CURLOPT_TIMEOUT, timeout);
+        (void)lib.easy_setopt(curl, CURLOPT_TIMEOUT, timeout_s);
     set_trust(cli, curl);
     if (form != NULL)
         (void)lib.easy_setopt(curl, CURLOPT_MIMEPOST, form);

@@ -314,12 +314,12 @@ int cli_top(struct cli *cli)
 {
     bool terminal = isatty(STDOUT_FILENO) == 1 && isatty(STDIN_FILENO) == 1 && !cli->json;
     bool colour = false;
-    uint64_t interval = 1;
+    uint64_t interval_s = 1;
     uint64_t count = terminal ? 0 : 1;
     int code = SHOAL_EXIT_OK;
     struct sigaction action = { .sa_handler = on_interrupt };
 
-    if (!cli_number(cli, "interval", 1, 3600, &interval) || !cli_number(cli, "count", 0, UINT32_MAX, &count))
+    if (!cli_number(cli, "interval", 1, 3600, &interval_s) || !cli_number(cli, "count", 0, UINT32_MAX, &count))
         return SHOAL_EXIT_USAGE;
     (void)setlocale(LC_CTYPE, "");
     (void)sigaction(SIGINT, &action, NULL);
@@ -337,7 +337,7 @@ int cli_top(struct cli *cli)
         code = look(cli, terminal, colour);
         if (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE || (code != SHOAL_EXIT_OK && !terminal))
             break;
-        if (terminal ? wants_out(interval) : (!last && (cli_pause_ms((long)interval * 1000), false)))
+        if (terminal ? wants_out(interval_s) : (!last && (cli_pause_ms((long)interval_s * 1000), false)))
             break;
     }
     if (terminal)

@@ -829,7 +829,7 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
     json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");
     json_t *profile = json_object_get(doc, "profile");
     int64_t copies = int_at(profile, "replica", 1), max = int_at(profile, "policy.kernel_max", -1);
-    int64_t timeout = int_at(profile, "policy.task_execution_timeout", 60), canary = int_at(doc, "canary.part", 0);
+    int64_t timeout_s = int_at(profile, "policy.task_execution_timeout", 60), canary = int_at(doc, "canary.part", 0);
 
     *knobs = (struct service_knobs){ .started = replicas > 0,
                                      .kernels_min = replicas,
@@ -851,7 +851,7 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
             knobs->canary_at = (uint32_t)int_at(doc, "canary.at", 0);
         }
         need_of(doc, &knobs->need);
-        knobs->timeout_s = timeout < 0 || timeout > TIMEOUT_S_MAX ? TIMEOUT_S_MAX : (uint32_t)timeout;
+        knobs->timeout_s = timeout_s < 0 || timeout_s > TIMEOUT_S_MAX ? TIMEOUT_S_MAX : (uint32_t)timeout_s;
     }
     json_decref(doc);
 }

@@ -250,16 +250,16 @@ int shoal_comm_is_solo(const struct shoal_comm *comm) { return comm->solo ? 1 : 
 
 enum shoal_err shoal_comm_wait_call(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_call *call)
 {
-    uint64_t deadline = comm_deadline_ns(timeout_ms);
+    uint64_t deadline_ns = comm_deadline_ns(timeout_ms);
 
     memset(call, 0, sizeof(*call));
     (void)pthread_mutex_lock(&comm->lock);
     comm->main_waits = true;
     if (comm->solo)
         solo_call(comm);
-    while (!comm->call_valid && !atomic_load(&comm->stop) && comm_now_ns() < deadline) {
+    while (!comm->call_valid && !atomic_load(&comm->stop) && comm_now_ns() < deadline_ns) {
         (void)pthread_mutex_unlock(&comm->lock);
-        agent_wait(comm, deadline);
+        agent_wait(comm, deadline_ns);
         (void)pthread_mutex_lock(&comm->lock);
     }
     comm->main_waits = false;

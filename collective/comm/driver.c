@@ -53,7 +53,7 @@ static void take_event(struct shoal_comm *comm, struct shoal_driver_event *event
 
 enum shoal_err shoal_driver_wait(struct shoal_comm *comm, int timeout_ms, struct shoal_driver_event *event)
 {
-    uint64_t deadline = comm_deadline_ns(timeout_ms);
+    uint64_t deadline_ns = comm_deadline_ns(timeout_ms);
 
     memset(event, 0, sizeof(*event));
     if (comm->role != SHOAL_ROLE_DRIVER)
@@ -68,9 +68,9 @@ enum shoal_err shoal_driver_wait(struct shoal_comm *comm, int timeout_ms, struct
             memcpy(event->text, comm->stop_message.text, sizeof(comm->stop_message.text));
         }
         (void)pthread_mutex_unlock(&comm->lock);
-        if (event->event != SHOAL_EVENT_TIMEOUT || comm_now_ns() >= deadline)
+        if (event->event != SHOAL_EVENT_TIMEOUT || comm_now_ns() >= deadline_ns)
             return SHOAL_OK;
-        agent_wait(comm, deadline);
+        agent_wait(comm, deadline_ns);
     }
 }
 

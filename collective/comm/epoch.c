@@ -410,7 +410,7 @@ static enum shoal_err enter_next(struct shoal_comm *comm, struct shoal_comm_entr
 
 enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_entry *entry)
 {
-    uint64_t deadline = comm_deadline_ns(timeout_ms);
+    uint64_t deadline_ns = comm_deadline_ns(timeout_ms);
     enum shoal_err err = SHOAL_OK;
 
     memset(entry, 0, sizeof(*entry));
@@ -440,9 +440,9 @@ enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct 
             memset(entry, 0, sizeof(*entry));
             continue;
         }
-        if (comm_now_ns() >= deadline)
+        if (comm_now_ns() >= deadline_ns)
             break; /* TIMEOUT */
-        agent_wait(comm, deadline);
+        agent_wait(comm, deadline_ns);
         fabric_try_turn(comm);
     }
     (void)pthread_mutex_lock(&comm->lock);

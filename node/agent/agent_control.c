@@ -558,13 +558,13 @@ static void on_sched_timer(uv_timer_t *timer)
 
 static void arm(struct agent *agent)
 {
-    uint64_t deadline = shoal_sched_deadline_ns(agent->sched);
+    uint64_t deadline_ns = shoal_sched_deadline_ns(agent->sched);
     uint64_t now = agent_now_ns();
-    uint64_t wait_ms = deadline <= now ? 0 : (deadline - now) / SHOAL_MS + 1;
+    uint64_t wait_ms = deadline_ns <= now ? 0 : (deadline_ns - now) / SHOAL_MS + 1;
 
     if (agent->load_count > 0)
         (void)uv_timer_start(&agent->sched_timer, on_sched_timer, 0, 0);
-    else if (deadline == UINT64_MAX)
+    else if (deadline_ns == UINT64_MAX)
         (void)uv_timer_stop(&agent->sched_timer);
     else
         (void)uv_timer_start(&agent->sched_timer, on_sched_timer, wait_ms, 0);

@@ -57,9 +57,9 @@ static void on_timer(uv_timer_t *timer);
 
 static void arm(struct membership *m)
 {
-    uint64_t deadline = shoal_swim_deadline_ns(m->swim);
+    uint64_t deadline_ns = shoal_swim_deadline_ns(m->swim);
     uint64_t now = now_ns();
-    uint64_t wait_ms = deadline <= now ? 0 : (deadline - now) / SHOAL_MS + 1;
+    uint64_t wait_ms = deadline_ns <= now ? 0 : (deadline_ns - now) / SHOAL_MS + 1;
 
     (void)uv_timer_start(&m->timer, on_timer, wait_ms, 0);
 }

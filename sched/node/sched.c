@@ -154,23 +154,23 @@ static enum shoal_err take_tables(struct shoal_sched *s)
 
 static uint64_t deadline_of(const struct shoal_sched *s)
 {
-    uint64_t deadline = shoal_support_deadline_ns(s->support);
+    uint64_t deadline_ns = shoal_support_deadline_ns(s->support);
 
     if (s->more || s->dirty_first != NULL || s->local.at < s->local.count || s->copy_dirty || s->gone_dirty)
         return s->now;
     if (s->heap_count > 0)
-        deadline = sched_sooner(deadline, s->heap[0]->deadline_ns);
-    deadline = sched_sooner(deadline, s->requests_ns);
-    deadline = sched_sooner(deadline, s->gone_tell_ns);
-    deadline = sched_sooner(deadline, s->foundings_ns);
-    deadline = sched_sooner(deadline, s->settle_ns);
-    deadline = sched_sooner(deadline, s->getting.retry_ns);
-    deadline = sched_sooner(deadline, s->sealing.retry_ns);
-    deadline = sched_sooner(deadline, s->archive_look_ns);
-    deadline = sched_sooner(deadline, s->view.due_ns);
-    deadline = sched_sooner(deadline, s->interest.due_ns);
-    deadline = sched_sooner(deadline, sched_park_deadline(s));
-    return sched_sooner(deadline, sched_slots_deadline(s));
+        deadline_ns = sched_sooner(deadline_ns, s->heap[0]->deadline_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->requests_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->gone_tell_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->foundings_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->settle_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->getting.retry_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->sealing.retry_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->archive_look_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->view.due_ns);
+    deadline_ns = sched_sooner(deadline_ns, s->interest.due_ns);
+    deadline_ns = sched_sooner(deadline_ns, sched_park_deadline(s));
+    return sched_sooner(deadline_ns, sched_slots_deadline(s));
 }
 
 static enum shoal_err make_support(struct shoal_sched *s)

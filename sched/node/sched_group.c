@@ -86,23 +86,23 @@ static void heap_fix(struct shoal_sched *s, size_t at)
 
 void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
 {
-    uint64_t deadline = g->stopped ? SCHED_NEVER : shoal_raft_deadline_ns(g->raft);
+    uint64_t deadline_ns = g->stopped ? SCHED_NEVER : shoal_raft_deadline_ns(g->raft);
 
     SHOAL_ASSERT(s->heap[g->heap_at] == g);
-    deadline = sched_sooner(deadline, g->keep_ns);
-    deadline = sched_sooner(deadline, g->doomed_ns);
-    deadline = sched_sooner(deadline, g->complete_ns);
-    deadline = sched_sooner(deadline, g->orphan_ns);
-    deadline = sched_sooner(deadline, g->stopped ? g->rebuild_ns : SCHED_NEVER);
-    deadline = sched_sooner(deadline, g->lead_ns);
-    deadline = sched_sooner(deadline, g->archive_ns);
+    deadline_ns = sched_sooner(deadline_ns, g->keep_ns);
+    deadline_ns = sched_sooner(deadline_ns, g->doomed_ns);
+    deadline_ns = sched_sooner(deadline_ns, g->complete_ns);
+    deadline_ns = sched_sooner(deadline_ns, g->orphan_ns);
+    deadline_ns = sched_sooner(deadline_ns, g->stopped ? g->rebuild_ns : SCHED_NEVER);
+    deadline_ns = sched_sooner(deadline_ns, g->lead_ns);
+    deadline_ns = sched_sooner(deadline_ns, g->archive_ns);
     if (g->snap.bytes != NULL)
-        deadline = sched_sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
-    if (deadline < g->floor_ns)
-        deadline = g->floor_ns;
-    if (deadline == g->deadline_ns)
+        deadline_ns = sched_sooner(deadline_ns, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
+    if (deadline_ns < g->floor_ns)
+        deadline_ns = g->floor_ns;
+    if (deadline_ns == g->deadline_ns)
         return;
-    g->deadline_ns = deadline;
+    g->deadline_ns = deadline_ns;
     heap_fix(s, g->heap_at);
 }
 

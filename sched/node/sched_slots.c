@@ -189,14 +189,14 @@ static void keep_slots(struct shoal_sched *s)
 
 uint64_t sched_slots_deadline(const struct shoal_sched *s)
 {
-    uint64_t deadline = shoal_slots_deadline_ns(s->slots.core);
+    uint64_t deadline_ns = shoal_slots_deadline_ns(s->slots.core);
 
     SHOAL_ASSERT(s->slots.core != NULL);
-    if (deadline < s->slots.floor_ns)
-        deadline = s->slots.floor_ns;
+    if (deadline_ns < s->slots.floor_ns)
+        deadline_ns = s->slots.floor_ns;
     if (shoal_slots_version(s->slots.core) != s->slots.kept_version)
-        deadline = sched_sooner(deadline, s->slots.kept_ns + SLOTS_KEEP_NS);
-    return deadline;
+        deadline_ns = sched_sooner(deadline_ns, s->slots.kept_ns + SLOTS_KEEP_NS);
+    return deadline_ns;
 }
 
 void sched_slots_due(struct shoal_sched *s)

@@ -624,7 +624,7 @@ enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *con
 
 uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft)
 {
-    uint64_t deadline = RAFT_NEVER;
+    uint64_t deadline_ns = RAFT_NEVER;
     uint64_t supported;
 
     SHOAL_ASSERT(raft->actions == NULL); /* asked between steps */
@@ -633,22 +633,22 @@ uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft)
     if (raft->role != SHOAL_RAFT_LEADER)
         return raft->campaign_at_ns;
     for (uint32_t i = 0; i < raft->config.count; i++) {
-        if (raft->peers[i].retransmit_at_ns < deadline)
-            deadline = raft->peers[i].retransmit_at_ns;
+        if (raft->peers[i].retransmit_at_ns < deadline_ns)
+            deadline_ns = raft->peers[i].retransmit_at_ns;
     }
-    if (raft->commit_push_at_ns < deadline)
-        deadline = raft->commit_push_at_ns;
-    if (raft->read_round && raft->read_retransmit_at_ns < deadline)
-        deadline = raft->read_retransmit_at_ns;
-    if (raft->transfer_until_ns != 0 && raft->transfer_until_ns < deadline)
-        deadline = raft->transfer_until_ns;
+    if (raft->commit_push_at_ns < deadline_ns)
+        deadline_ns = raft->commit_push_at_ns;
+    if (raft->read_round && raft->read_retransmit_at_ns < deadline_ns)
+        deadline_ns = raft->read_retransmit_at_ns;
+    if (raft->transfer_until_ns != 0 && raft->transfer_until_ns < deadline_ns)
+        deadline_ns = raft->transfer_until_ns;
     supported = raft_quorum_supported_until(raft);
     if (supported < raft->grace_until_ns)
         supported = raft->grace_until_ns;
     /* Asleep, the loss of support comes as an event, and any event checks first (S1). */
-    if (supported < deadline && (!raft_asleep(raft) || supported == raft->grace_until_ns))
-        deadline = supported;
-    return deadline;
+    if (supported < deadline_ns && (!raft_asleep(raft) || supported == raft->grace_until_ns))
+        deadline_ns = supported;
+    return deadline_ns;
 }
 
 /* ---- Looking inside ---- */

@@ -781,15 +781,15 @@ static void expire(struct shoal_support *support, struct peer *peer, struct shoa
 
 static uint64_t peer_deadline(const struct shoal_support *support, const struct peer *peer)
 {
-    uint64_t deadline = peer->next_send_ns;
+    uint64_t deadline_ns = peer->next_send_ns;
 
-    if (peer->known.supporting && peer->known.supporting_until_ns < deadline)
-        deadline = peer->known.supporting_until_ns;
-    if (peer->known.supported && peer->known.supported_until_ns < deadline)
-        deadline = peer->known.supported_until_ns;
-    if (!peer->known.silent && peer->known.heard_ns + support->silent_ns < deadline)
-        deadline = peer->known.heard_ns + support->silent_ns;
-    return deadline;
+    if (peer->known.supporting && peer->known.supporting_until_ns < deadline_ns)
+        deadline_ns = peer->known.supporting_until_ns;
+    if (peer->known.supported && peer->known.supported_until_ns < deadline_ns)
+        deadline_ns = peer->known.supported_until_ns;
+    if (!peer->known.silent && peer->known.heard_ns + support->silent_ns < deadline_ns)
+        deadline_ns = peer->known.heard_ns + support->silent_ns;
+    return deadline_ns;
 }
 
 static void on_timer(struct shoal_support *support, struct shoal_support_actions *actions)
