@@ -40,6 +40,8 @@ _Static_assert(SHOAL_RECORD_PAYLOAD_MAX + 160 <= SHOAL_DATAGRAM_PAYLOAD_MAX,
 /* One Raft entry: a founding record with a small bundle is the largest. */
 #define SHOAL_ENTRY_BYTES_MAX (128 * SHOAL_KIB)
 /* A bundle up to this size travels inside the founding record. */
+/* Room that files of jobs leave on a disk, for the store and for what an agent writes of itself. */
+#define SHOAL_DISK_RESERVE_BYTES (64 * SHOAL_MIB)
 #define SHOAL_BUNDLE_INLINE_MAX (64 * SHOAL_KIB)
 _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX, "a founding record fits one entry");
 /* The arguments of one submit: what a command line may hold. */

@@ -16,6 +16,7 @@
 #include "shoal/disk.h"
 
 #include "agent_conf.h"
+#include "agent_room.h"
 #include "agent_python.h"
 #include "agent_settings.h"
 #include "agent_workers.h"
@@ -258,6 +259,7 @@ static void on_health(uv_timer_t *timer)
     if (agent->membership != NULL && agent->services_look != NULL)
         agent->services_look(agent);
     agent_service_look(agent);
+    agent_room_tick(agent);
 }
 
 /* Once a turn, before the loop waits: a turn took what was not waited in it. */

@@ -203,6 +203,8 @@ struct agent {
     uint64_t health_due_ns;
     uint64_t health_cpu_ns; /* what the loop's thread had computed when health was last looked at */
     unsigned health_ticks;
+    uint64_t room_due_ns, room_bytes; /* agent_room.c: when the disks are looked at next, and what is free on the fullest */
+    bool room_looking, room_lacks;
     uint64_t loop_lag_ns; /* worst of the last second */
     uv_prepare_t turn_end;
     uint64_t turn_began_ns, turn_idle_ns; /* at the end of the last turn: the time, and what was waited until then */

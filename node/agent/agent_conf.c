@@ -130,6 +130,7 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
 
     if (err != SHOAL_OK)
         return err;
+    put(&w, "#", "settings of this host's agent; shoal-agent(8) lists them"); /* it is there, whatever was given */
     for (size_t i = 0; i < TEXT_OPTIONS; i++) {
         const char *text = *text_at(&given, &text_options[i]);
 
@@ -160,8 +161,6 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
         put_number(&w, "warm-memory", given.warm_memory_mib);
     if (w.failed)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "the options exceed %u bytes", CONF_BYTES_MAX);
-    if (w.len == 0)
-        return SHOAL_OK;
     (void)snprintf(path, sizeof(path), "%.400s/agent.conf", options->data);
     return shoal_disk_replace(path, shoal_writer_view(&w), 0600, msg);
 }

@@ -1,6 +1,7 @@
 /* `shoal doctor`: looks at this host as an operator would who wonders why a job does not run here, and says what to do.
  *
- *   ok    what is well            note  what may be meant so            bad   what keeps jobs away; exit code 1
+ *   ok    what is well            note  what may be meant so
+ *   bad   what keeps jobs away, or gives the mesh away; exit code 1
  *
  * In 80 columns, or as JSON: {"ok": bool, "checks": [{"check", "state", "text"}, ...]}. */
 #include "agent.h"
@@ -10,11 +11,13 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
 #include "agent_probe.h"
 #include "agent_python.h"
+#include "agent_room.h"
 #include "agent_settings.h"
 
 #include "shoal/banned.h"
@@ -255,6 +258,42 @@ static void look_at_peers(struct doctor *d, const struct shoal_identity *identit
         say_of_peer(d, i < told ? "bad" : "note", &probes[i]);
 }
 
+static void look_at_disk(struct doctor *d)
+{
+    struct agent_room room;
+    char text[sizeof(room.folder) + 320];
+
+    if (!agent_room_look(d->settings->data, &room)) {
+        say(d, "note", "disk", "the disk of %s does not say how much is free", d->settings->data);
+    } else if (agent_room_lacks(&room)) {
+        agent_room_text(&room, text, sizeof(text));
+        say(d, "bad", "disk", "%s", text);
+    } else {
+        say(d, "ok", "disk", "%llu MiB are free on the disk of %s", (unsigned long long)(room.free_bytes / SHOAL_MIB),
+            room.folder);
+    }
+}
+
+/* Whoever reads one of these can join a host, or be this one. */
+static void look_at_secrets(struct doctor *d)
+{
+    static const char *const names[] = { "identity", "mesh.key" };
+    char path[AGENT_PATH_BYTES + 16];
+    struct stat st;
+    bool open_to_others = false;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", d->settings->data, names[i]);
+        if (stat(path, &st) != 0 || (st.st_mode & 077) == 0)
+            continue;
+        open_to_others = true;
+        say(d, "bad", "secrets", "%s can be read or written by others than its owner (mode %03o): chmod 600 %s", path,
+            st.st_mode & 0777, path);
+    }
+    if (!open_to_others)
+        say(d, "ok", "secrets", "identity and mesh.key are this user's alone");
+}
+
 /* Nothing in Shoal needs equal clocks; who compares logs of two hosts does. */
 static void look_at_clock(struct doctor *d)
 {
@@ -287,6 +326,8 @@ int agent_doctor(const struct agent *agent, bool json, bool verbose)
     if (s->shares > 0)
         say(&d, "ok", "GPU", "services may share each card, by the memory that their kernels declare: %u at one time",
             s->shares + 1);
+    look_at_disk(&d);
+    look_at_secrets(&d);
     look_at_python(&d);
     look_at_network(&d);
     look_at_transport(&d);

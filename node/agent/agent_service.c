@@ -191,6 +191,10 @@ static void reload_run(struct agent_file_job *job)
     struct reload *reload = (struct reload *)(void *)job;
 
     reload->err = agent_conf_read(&reload->kept, &reload->file, &reload->msg);
+    if (reload->err == SHOAL_OK && reload->file.len == 0 && service.file.len > 0)
+        reload->err = shoal_fail(&reload->msg, SHOAL_ERR_NOT_FOUND,
+                                 "there is no agent.conf in %.300s any more; restore it, or make an empty one for the defaults",
+                                 reload->kept.data);
 }
 
 static void reload_begin(struct agent *agent)
@@ -230,11 +234,16 @@ static void on_hangup(uv_signal_t *handle, int number)
 /* Before the loop runs: a SIGHUP that comes during the start is answered after it. */
 enum shoal_err agent_service_create(struct agent *agent, const struct shoal_cli_agent *given, struct shoal_msg *msg)
 {
+    enum shoal_err err;
+
     service.given = *given;
     service.kept = *given;
     service.kept.data = agent->settings.data;
     (void)uv_signal_init(&agent->loop, &service.hangup);
     service.hangup.data = agent;
     (void)uv_signal_start(&service.hangup, on_hangup, SIGHUP);
-    return agent_conf_read(&service.kept, &service.file, msg);
+    err = agent_conf_read(&service.kept, &service.file, msg);
+    if (err == SHOAL_OK && service.file.len == 0)
+        agent_log(agent, "there is no agent.conf in %s: what was not given at the start is its default", agent->settings.data);
+    return err;
 }

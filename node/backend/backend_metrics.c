@@ -58,6 +58,8 @@ static enum shoal_err put_counters(struct agent *agent, struct shoal_buf *text)
           sched.digest_mismatches },
         { "shoal_store_commits_total", "transactions of the durable store", store->commits },
         { "shoal_store_bytes_used", "what is used of store-map; above 55 % no new jobs are taken", store->used_bytes },
+        { "shoal_disk_free_bytes",
+          "room on the fullest disk below the data folder; under 64 MiB no job that brings files starts here", agent->room_bytes },
         { "shoal_files_refused_total", "writes of files that found too much waiting for the disk: should stay 0",
           agent_files_refused(agent) },
         { "shoal_jobs_here", "jobs of which something is on this host", agent_jobs_count(agent) },

@@ -13,7 +13,6 @@
 
 #include "shoal/banned.h"
 
-#define RESERVE_DEFAULT (64 * SHOAL_MIB)
 
 /* ---- the thread ---- */
 
@@ -615,7 +614,7 @@ enum shoal_err shoal_blobs_create(struct shoal_blobs **blobs, const struct shoal
         free(made);
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for blobs");
     }
-    made->reserve_bytes = options->reserve_bytes == 0 ? RESERVE_DEFAULT : options->reserve_bytes;
+    made->reserve_bytes = options->reserve_bytes == 0 ? SHOAL_DISK_RESERVE_BYTES : options->reserve_bytes;
     err = blob_disk_init(options->dir, msg);
     if (err == SHOAL_OK) {
         memcpy(made->dir, options->dir, strlen(options->dir));

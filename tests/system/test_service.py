@@ -125,6 +125,33 @@ def test_a_configuration_with_an_error_changes_nothing(service, text, says):
     assert "log-max is 9" not in reload(host, manager, "archive-after 900\n")
 
 
+def test_a_configuration_that_is_missing_changes_nothing(service):
+    host, manager, _ = service
+    assert "log-max is 5" in reload(host, manager, "log-max 5\n")
+    (host.data / "agent.conf").unlink()
+    before = len(host.log.read_text())
+    host.process.send_signal(signal.SIGHUP)
+    manager.hear("READY=1")
+    said = host.log.read_text()[before:]
+    assert "nothing is reloaded: there is no agent.conf in " in said and "its default" not in said, said
+    assert "log-max is its default (was 5)" in reload(host, manager, "archive-after 900\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_disk_without_room_is_said_once_and_when_there_is_room(service):
+    host, _, _ = service
+    mesh = host.mesh
+    before = len(host.log.read_text())
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "none", host.data / "blobs"], capture_output=True).returncode != 0:
+        pytest.skip("may not mount here")
+    try:
+        mesh.until(lambda: "/blobs is full: 20 MiB are free" in host.log.read_text()[before:], 30, "it says that the disk is full")
+    finally:
+        subprocess.run(["umount", host.data / "blobs"], check=True)
+    mesh.until(lambda: "there is room again on the disk of " in host.log.read_text()[before:], 30, "it says that there is room again")
+    assert host.log.read_text()[before:].count("is full: ") == 1
+
+
 def test_sigterm_is_orderly(service):
     host, manager, _ = service
     host.process.send_signal(signal.SIGTERM)

@@ -53,7 +53,7 @@ def checks(*words):
 def test_the_tables_add_up(data):
     assert shoal("init", "--data", data, "--python", sys.executable).returncode == 0
     done = shoal("doctor", "--data", data)
-    assert done.returncode == 0 and len(done.stdout.splitlines()) < 25 and "MiB" not in done.stdout, "short, where nothing is wrong"
+    assert done.returncode == 0 and len(done.stdout.splitlines()) < 25 and "memory: at most" not in done.stdout, "short, where nothing is wrong"
     done = shoal("doctor", "--data", data, "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     total = int(re.search(r"^ok +memory: at most (\d+) MiB", done.stdout, re.M).group(1))
@@ -199,3 +199,25 @@ def test_it_says_what_training_data_goes_over(data):
         assert state == "ok" and re.search(r"UCX 1[.]\d+[.]\d+ \(\S+/libucx/lib/libucp[.]so[.]0\)", text)
     done = shoal("doctor", "--data", data, "--transport", "rdma")
     assert done.returncode != 0 and '"rdma" is not auto, ucx or tcp' in done.stdout
+
+
+def test_secrets_that_others_can_read(data):
+    assert shoal("init", "--data", data, "--python", sys.executable).returncode == 0
+    assert checks("--data", data)["secrets"][0] == "ok"
+    (data / "mesh.key").chmod(0o644)
+    state, text = checks("--data", data)["secrets"]
+    assert state == "bad" and "%s/mesh.key" % data in text and "chmod 600" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_disk_that_is_full(data):
+    assert shoal("init", "--data", data, "--python", sys.executable).returncode == 0
+    assert checks("--data", data)["disk"][0] == "ok"
+    (data / "blobs").mkdir(exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "none", data / "blobs"], capture_output=True).returncode != 0:
+        pytest.skip("may not mount here")
+    try:
+        state, text = checks("--data", data)["disk"]
+    finally:
+        subprocess.run(["umount", data / "blobs"], check=True)
+    assert state == "bad" and "%s/blobs is full: 20 MiB are free" % data in text

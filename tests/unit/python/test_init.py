@@ -129,7 +129,7 @@ def test_a_relative_path_is_kept_as_one_that_holds_from_everywhere(folder):
     (folder / "token").write_text("t" * 40)
     done = shoal("init", "--data", "d", "--python", "bin/python", "--metrics-token-file", "token", "--libs", "lib", cwd=folder)
     assert done.returncode == 0, done.stderr
-    kept = dict(line.split(" ", 1) for line in (folder / "d" / "agent.conf").read_text().splitlines())
+    kept = dict(line.split(" ", 1) for line in (folder / "d" / "agent.conf").read_text().splitlines() if line[0] != "#")
     assert kept == {"python": str(folder / "bin/python"), "metrics-token-file": str(folder / "token"), "libs": str(folder / "lib")}
     assert shoal("init", "--data", "e", "--python", "python3", cwd=folder).returncode == 0
-    assert "python python3\n" in (folder / "e" / "agent.conf").read_text(), "a name that is looked up in PATH stays one"
+    assert "\npython python3\n" in (folder / "e" / "agent.conf").read_text(), "a name that is looked up in PATH stays one"
