@@ -361,6 +361,24 @@ static void note_unopened(struct shoal_datagram *d, struct shoal_address from)
     d->handlers.on_note(d->handlers.arg, line);
 }
 
+/* One start has one salt, so a second one is of a folder that was put back to where it had been, or of a copy. A replay of
+ * what this node has said cannot look like it. */
+static void note_twin(struct shoal_datagram *d, struct shoal_address from)
+{
+    char at[SHOAL_ADDRESS_TEXT_BYTES], line[320];
+    uint64_t now_ns = uv_hrtime();
+
+    if (d->handlers.on_note == NULL || (d->noted_ns != 0 && now_ns - d->noted_ns < NOTE_PAUSE_NS))
+        return;
+    d->noted_ns = now_ns;
+    shoal_address_text(from, at);
+    (void)snprintf(line, sizeof(line),
+                   "what %s sends is dropped: its agent has made this very start before, so its data folder was put back from a "
+                   "backup, or is there twice; remove that folder and join anew",
+                   at);
+    d->handlers.on_note(d->handlers.arg, line);
+}
+
 /* I3: true when (start, sequence) is new; then it is not any more. */
 static bool window_take(struct shoal_datagram *d, struct known *known, uint64_t start, uint64_t salt, uint64_t sequence)
 {
@@ -429,6 +447,8 @@ static void receive_data(struct shoal_datagram *d, struct shoal_address from, st
         note_unopened(d, from);
         return;
     }
+    if (start == known->start && salt != known->salt)
+        note_twin(d, from);
     if (!window_take(d, known, start, salt, sequence))
         return;
     d->handlers.on_datagram(d->handlers.arg, known->node, from,

@@ -358,6 +358,10 @@ static void a_restarted_sender_is_believed_and_its_past_is_not(void **state)
     hand(f, 1, tap, 3);
     assert_int_equal(b->got, 2);
     assert_int_equal(shoal_datagram_stats(b->datagram)->drop_stale, 2);
+    assert_int_equal(b->notes, 1);
+    assert_non_null(strstr(b->note, "put back from a backup"));
+    hand(f, 1, tap, 0); /* an earlier life's: somebody replays it, and the node has nothing to do with it */
+    assert_int_equal(b->notes, 1);
     tap_stop(f, tap);
 }
 
