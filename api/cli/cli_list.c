@@ -30,7 +30,7 @@ struct column {
 
 static const struct column columns[] = {
     { "ID", "id", 22, 0 },          { "STATE", "state", 21, 0 },
-    { "WORKERS", NULL, 7, 60 },     { "CREATED", "created", 20, 90 },
+    { "WORKERS", NULL, 10, 60 },    { "CREATED", "created", 20, 90 },
     { "USER", "creator", 10, 102 }, { "EXIT", "exitCode", 4, 108 },
     { "STEPS", "steps", 8, 130 },   { "FRAMEWORK", "framework", 11, 120 },
     { "NAME", "name", 12, 80 },
