@@ -54,6 +54,11 @@ SHOAL_MUST_CHECK enum shoal_err shoal_disk_replace(const char *path, struct shoa
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_read(const char *path, size_t max_bytes, struct shoal_buf *buf,
                                                 struct shoal_msg *msg);
 
+/* The same of the regular file `name` in the folder of a job, which may have laid anything in its place: as of
+ * shoal_open_below(), nothing is followed and nothing is waited for. STORAGE, too: it is none. */
+SHOAL_MUST_CHECK enum shoal_err shoal_disk_read_below(const char *folder, const char *name, size_t max_bytes,
+                                                      struct shoal_buf *buf, struct shoal_msg *msg);
+
 /* BLAKE2b-256 and length of what is in the file now, read from its start. */
 SHOAL_MUST_CHECK bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes);
 

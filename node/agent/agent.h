@@ -293,9 +293,12 @@ void agent_serve_ended(struct agent *agent, uint64_t worker_id);
 void agent_serve_forget(struct agent *agent, struct shoal_job_id job);
 /* Asks the service's group how it is to run now; agent_job_asked() follows. */
 void agent_serve_ask(struct agent *agent, struct agent_job *job);
-/* The path of the file that holds the group's answer. */
 /* By the document that lies here, which the kernel starts with; zeroes: there is none. */
 void agent_serve_knobs(const struct agent *agent, const struct agent_job *job, struct service_knobs *knobs);
+/* A file in the folder of that job becomes these bytes, not flushed. False: the job has laid something in its place. */
+SHOAL_MUST_CHECK bool agent_serve_write(const struct agent *agent, struct shoal_job_id job, const char *name,
+                                        struct shoal_view document);
+/* The path of the file that holds the group's answer. */
 void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap);
 /* A worker is to end; a replica that has requests in hand ends when it has answered them. */
 void agent_serve_stop(struct agent *agent, uint64_t worker_id, uint64_t grace_ns);
@@ -466,7 +469,7 @@ bool agent_archived(struct agent *agent, struct shoal_job_id id, struct shoal_sc
 /* An archived job that is known here; `source`: who told of it. */
 const struct shoal_job_summary *agent_archive_find(struct agent *agent, struct shoal_job_id id,
                                                    struct shoal_node_id *source);
-/* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. */
+/* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. On any thread. */
 size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max);
 
 /* agent_workers.c: its workers here are ended, and say why. */

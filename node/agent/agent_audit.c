@@ -21,6 +21,7 @@
 #include "ledger_file.h"
 
 #include "shoal/below.h"
+#include "shoal/disk.h"
 #include "shoal/permute.h"
 #include "shoal/sched_look.h"
 
@@ -246,6 +247,15 @@ enum shoal_err agent_audit_none(struct shoal_job_id id, struct shoal_buf *json)
     err = put_audit(none, json);
     free(none);
     return err;
+}
+
+enum shoal_err agent_audit_kept(const struct agent *agent, struct shoal_job_id id, struct shoal_buf *json,
+                                struct shoal_msg *msg)
+{
+    char folder[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, id, folder, sizeof(folder));
+    return shoal_disk_read_below(folder, "audit", AGENT_AUDIT_BYTES_MAX, json, msg);
 }
 
 /* ---- on a thread ---- */

@@ -10,20 +10,21 @@
  * M3. A value is the mean over the step's mini-batches by their samples, as loggers get it; null where it is no number. */
 #include "agent_metrics.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent_audit.h"
 #include "agent_ledger.h"
-#include "shoal/disk.h"
+#include "shoal/below.h"
 #include "shoal/json_text.h"
 #include "shoal/sched_look.h"
 #include "shoal/step_record.h"
 
 #include "shoal/banned.h"
 
-#define AUDIT_BYTES_MAX (4 * SHOAL_MIB)
 /* Length of an answer, at most: it goes in one frame, and clients parse it as one text. */
 #define JSON_BYTES_MAX (900 * SHOAL_KIB)
 #define POINT_BYTES 100 /* without its values */
@@ -48,8 +49,10 @@ struct reading {
     uv_work_t work;
     struct agent *agent;
     struct agent_metrics_ask ask;
+    struct shoal_job_id job;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
-    char path[AGENT_PATH_BYTES + 32];
+    char folder[AGENT_PATH_BYTES];
+    bool archived;          /* it has no replica here, so its audit says what the calls are */
     struct shoal_buf calls; /* as agent_metrics_calls; empty: not known */
     uint32_t wanted_call;   /* the last record that is acknowledged; 0: none that is known of */
     uint64_t wanted_step;
@@ -159,9 +162,12 @@ static void record_count(struct reading *r, const struct shoal_step_head *head, 
  * whole. */
 static void pass(struct reading *r, bool count_only)
 {
-    FILE *file = fopen(r->path, "re");
+    int fd = shoal_open_below(r->folder, "ledger", O_RDONLY);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     uint8_t length[4];
 
+    if (file == NULL && fd >= 0)
+        (void)close(fd);
     r->step = 0;
     while (file != NULL && fread(length, sizeof(length), 1, file) == 1) {
         struct shoal_reader l = shoal_reader_init(shoal_view_of(length, sizeof(length)));
@@ -170,7 +176,7 @@ static void pass(struct reading *r, bool count_only)
         struct shoal_reader tuples;
         struct series *series;
 
-        if (len > LEDGER_RECORD_BYTES_MAX || fread(r->record, 1, len, file) != len ||
+        if (len == 0 || len > LEDGER_RECORD_BYTES_MAX || fread(r->record, 1, len, file) != len ||
             shoal_step_record_len(shoal_view_of(r->record, len), &head, &tuples) != len)
             break;
         if (head.call > r->wanted_call || (head.call == r->wanted_call && head.step >= r->wanted_step))
@@ -211,6 +217,22 @@ static void strides_choose(struct reading *r)
     r->train.stride = stride_of(r->train.count, max < r->ask.points_max ? max : r->ask.points_max);
 }
 
+/* The calls of an archived job are the last of its audit's fields. An audit of the version before has none. */
+static void calls_of_audit(struct reading *r)
+{
+    static const char calls[] = ",\"calls\":[";
+    struct shoal_buf audit = { 0 };
+    const uint8_t *at;
+    struct shoal_msg msg;
+
+    if (agent_audit_kept(r->agent, r->job, &audit, &msg) == SHOAL_OK) {
+        at = memmem(audit.bytes, audit.len, calls, sizeof(calls) - 1);
+        if (at != NULL)
+            r->err = shoal_buf_append(&r->calls, at, (size_t)(audit.bytes + audit.len - 1 - at));
+    }
+    shoal_buf_deinit(&audit);
+}
+
 static void read_run(uv_work_t *work)
 {
     struct reading *r = work->data;
@@ -220,6 +242,8 @@ static void read_run(uv_work_t *work)
         r->err = SHOAL_ERR_FULL;
         return;
     }
+    if (r->archived)
+        calls_of_audit(r);
     pass(r, true);
     strides_choose(r);
     pass(r, false);
@@ -279,25 +303,6 @@ enum shoal_err agent_metrics_calls(const struct shoal_call *calls, uint32_t coun
     return err == SHOAL_OK ? shoal_buf_append(json, "]", 1) : err;
 }
 
-/* The calls of an archived job are the last of its audit's fields. An audit of the version before has none. */
-static void calls_of_audit(struct reading *r, struct shoal_job_id id)
-{
-    static const char calls[] = ",\"calls\":[";
-    char path[AGENT_PATH_BYTES + 16];
-    struct shoal_buf audit = { 0 };
-    const uint8_t *at;
-    struct shoal_msg msg;
-
-    agent_job_folder(r->agent, id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/audit", 7);
-    if (shoal_disk_read(path, AUDIT_BYTES_MAX, &audit, &msg) == SHOAL_OK) {
-        at = memmem(audit.bytes, audit.len, calls, sizeof(calls) - 1);
-        if (at != NULL)
-            r->err = shoal_buf_append(&r->calls, at, (size_t)(audit.bytes + audit.len - 1 - at));
-    }
-    shoal_buf_deinit(&audit);
-}
-
 void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struct agent_metrics_ask *ask,
                         agent_metrics_fn *done, void *arg)
 {
@@ -313,15 +318,14 @@ void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struc
     r->done = done;
     r->arg = arg;
     r->whole = last == NULL || last->records_acked == 0;
+    r->job = id;
+    r->archived = job == NULL;
     shoal_job_id_text(id, r->text);
-    agent_job_folder(agent, id, r->path, AGENT_PATH_BYTES);
-    memcpy(r->path + strlen(r->path), "/ledger", 8);
+    agent_job_folder(agent, id, r->folder, sizeof(r->folder));
     if (job != NULL && job->calls != NULL) {
         r->wanted_call = r->whole ? 0 : last->call;
         r->wanted_step = r->whole ? 0 : last->records_acked;
         r->err = agent_metrics_calls(job->calls, job->call_count, &r->calls);
-    } else if (job == NULL) {
-        calls_of_audit(r, id);
     }
     (void)uv_queue_work(&agent->loop, &r->work, read_run, read_ended);
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "shoal/below.h"
+#include "shoal/disk.h"
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
 #include "shoal/service_doc.h"
@@ -13,6 +15,7 @@
 
 /* Others hear at most so often how much is in hand here; that a replica is ready, or gone, they hear at once. */
 #define TOLD_TICKS 3 /* more often than A4 of autoscale.h needs */
+#define DOCUMENT_NAME "service.json"
 
 static void on_changed(void *arg)
 {
@@ -69,22 +72,15 @@ void agent_serve_socket(const struct agent *agent, const struct agent_job *job, 
 
 void agent_serve_knobs(const struct agent *agent, const struct agent_job *job, struct service_knobs *knobs)
 {
-    char path[AGENT_PATH_BYTES + 32];
-    uint8_t *bytes = malloc(SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
-    ssize_t len = -1;
-    int fd;
+    char folder[AGENT_PATH_BYTES];
+    struct shoal_buf document = { 0 };
+    struct shoal_msg msg;
 
-    SHOAL_ASSERT(bytes != NULL);
     *knobs = (struct service_knobs){ .timeout_s = 0 };
-    agent_serve_document(agent, job, path, sizeof(path));
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0) {
-        len = pread(fd, bytes, SHOAL_SERVICE_DOCUMENT_BYTES_MAX, 0);
-        (void)close(fd);
-    }
-    if (len > 0)
-        service_doc_knobs(shoal_view_of(bytes, (size_t)len), 0, knobs);
-    free(bytes);
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    if (shoal_disk_read_below(folder, DOCUMENT_NAME, SHOAL_SERVICE_DOCUMENT_BYTES_MAX, &document, &msg) == SHOAL_OK)
+        service_doc_knobs(shoal_buf_view(&document), 0, knobs);
+    shoal_buf_deinit(&document);
 }
 
 void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run)
@@ -120,30 +116,24 @@ void agent_serve_document(const struct agent *agent, const struct agent_job *job
     char folder[AGENT_PATH_BYTES];
 
     agent_job_folder(agent, job->id, folder, sizeof(folder));
-    (void)snprintf(path, cap, "%s/service.json", folder);
+    (void)snprintf(path, cap, "%s/" DOCUMENT_NAME, folder);
 }
 
-static bool write_whole(const char *path, struct shoal_view document)
+bool agent_serve_write(const struct agent *agent, struct shoal_job_id job, const char *name, struct shoal_view document)
 {
-    char next[AGENT_PATH_BYTES + 40];
+    char folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + 32], next[AGENT_PATH_BYTES + 40];
     bool whole;
     int fd;
 
+    agent_job_folder(agent, job, folder, sizeof(folder));
+    (void)snprintf(path, sizeof(path), "%s/%.30s", folder, name);
     (void)snprintf(next, sizeof(next), "%s.next", path);
-    fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    fd = shoal_open_below(folder, next + strlen(folder) + 1, O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0)
         return false;
     whole = pwrite(fd, document.bytes, document.len, 0) == (ssize_t)document.len;
     (void)close(fd);
     return whole && rename(next, path) == 0;
-}
-
-static bool write_document(const struct agent *agent, const struct agent_job *job, struct shoal_view document)
-{
-    char path[AGENT_PATH_BYTES + 32];
-
-    agent_serve_document(agent, job, path, sizeof(path));
-    return write_whole(path, document);
 }
 
 /* The kernel reads it beside the document: pyedt/kernel_host.py. There is none: the kernel says that. */
@@ -158,7 +148,7 @@ static bool write_runtime(const struct agent *agent, const struct agent_job *job
     agent_job_folder(agent, job->id, folder, sizeof(folder));
     (void)snprintf(path, sizeof(path), "%s/runtime.json", folder);
     if (row != NULL)
-        return write_whole(path, shoal_view_text(row->settings));
+        return agent_serve_write(agent, job->id, "runtime.json", shoal_view_text(row->settings));
     (void)unlink(path);
     return true;
 }
@@ -203,7 +193,7 @@ static void on_document(void *arg, enum shoal_err err, const struct shoal_sched_
         agent_log(agent, "%s: its group does not say how the service is to run now (%s): as before", job->text,
                   reply->u.reply.text);
     else if (job != NULL && (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK ||
-                             !write_document(agent, job, facts->document)))
+                             !agent_serve_write(agent, job->id, DOCUMENT_NAME, facts->document)))
         agent_log(agent, "%s: how the service is to run cannot be written down here: as before", job->text);
     else if (job != NULL)
         service_doc_runtime(facts->document, asking->runtime, sizeof(asking->runtime));

@@ -14,6 +14,7 @@
 #include "backend_files.h"
 #include "log_merged.h"
 #include "shoal/below.h"
+#include "shoal/disk.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,6 +25,8 @@
 #include "shoal/banned.h"
 
 #define TASKS_MAX 256
+#define LOOKS_MAX (4 * TASKS_MAX)
+#define ORDER_BYTES_MAX (TASKS_MAX * (sizeof(((struct task *)0)->name) + 1))
 #define LOG_WAIT_STEP_MS 100
 #define SETTLE_MS 300u
 #define LATELY_MS 60000u
@@ -54,32 +57,42 @@ static int by_birth(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* The task of that name goes behind those that are placed already. */
+static bool place(struct task *tasks, size_t count, size_t placed, const char *name, size_t name_len)
+{
+    for (size_t i = placed; i < count; i++) {
+        struct task task = tasks[i];
+
+        if (strlen(task.name) != name_len || memcmp(task.name, name, name_len) != 0)
+            continue;
+        memmove(&tasks[placed + 1], &tasks[placed], (i - placed) * sizeof(*tasks));
+        tasks[placed] = task;
+        return true;
+    }
+    return false;
+}
+
 /* The order that the archive keeps where a host made the files from it: they were all born at one time. */
 static void order_of(const char *result_dir, struct task *tasks, size_t count)
 {
-    int fd = shoal_open_below(result_dir, "log/.order", O_RDONLY);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
-    char line[128];
-    size_t placed = 0;
+    struct shoal_buf order = { 0 };
+    struct shoal_msg msg;
+    size_t placed = 0, at = 0;
 
-    if (file == NULL && fd >= 0)
-        (void)close(fd);
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        for (size_t i = placed; i < count; i++) {
-            struct task task = tasks[i];
+    if (shoal_disk_read_below(result_dir, "log/.order", ORDER_BYTES_MAX, &order, &msg) != SHOAL_OK)
+        return; /* there is none, as a rule */
+    while (at < order.len) {
+        const char *line = (const char *)order.bytes + at;
+        const char *end = memchr(line, '\n', order.len - at);
+        size_t len = end == NULL ? order.len - at : (size_t)(end - line);
 
-            if (strcmp(task.name, line) != 0)
-                continue;
-            memmove(&tasks[placed + 1], &tasks[placed], (i - placed) * sizeof(*tasks));
-            tasks[placed++] = task;
-            break;
-        }
+        placed += place(tasks, count, placed, line, len);
+        at += len + 1;
     }
-    if (file != NULL)
-        (void)fclose(file);
+    shoal_buf_deinit(&order);
 }
 
+/* Of the first LOOKS_MAX names in log/: each reader looks ten times a second, and the folder is the job's to write into. */
 static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
 {
     int fd = shoal_open_below(result_dir, "log", O_RDONLY | O_DIRECTORY);
@@ -89,11 +102,11 @@ static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
 
     if (dir == NULL && fd >= 0)
         (void)close(fd);
-    while (dir != NULL && (entry = readdir(dir)) != NULL && count < max) {
+    for (unsigned looks = 0; dir != NULL && count < max && looks < LOOKS_MAX && (entry = readdir(dir)) != NULL; looks++) {
         struct statx facts;
 
         if (strncmp(entry->d_name, "app.", 4) != 0 || strlen(entry->d_name) >= sizeof(tasks[0].name) ||
-            statx(dirfd(dir), entry->d_name, 0, STATX_BTIME, &facts) != 0)
+            statx(dirfd(dir), entry->d_name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &facts) != 0)
             continue;
         memcpy(tasks[count].name, entry->d_name, strlen(entry->d_name) + 1);
         tasks[count].driver = strstr(entry->d_name, "-task0-") != NULL;
@@ -109,11 +122,14 @@ static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
 
 size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max)
 {
-    static struct task tasks[TASKS_MAX];
-    size_t count = tasks_of(result_dir, tasks, max < TASKS_MAX ? max : TASKS_MAX);
+    struct task *tasks = calloc(TASKS_MAX, sizeof(*tasks));
+    size_t count = 0;
 
+    if (tasks != NULL)
+        count = tasks_of(result_dir, tasks, max < TASKS_MAX ? max : TASKS_MAX);
     for (size_t i = 0; i < count; i++)
         memcpy(names[i], tasks[i].name, sizeof(names[0]));
+    free(tasks);
     return count;
 }
 

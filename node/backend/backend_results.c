@@ -502,16 +502,13 @@ static bool guards(const struct agent *agent, struct shoal_job_id id)
 static enum shoal_err audit_kept(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json,
                                  struct shoal_msg *msg)
 {
-    char path[AGENT_PATH_BYTES + 16];
     struct shoal_sched_archived here;
     struct shoal_job_facts facts;
 
     msg->text[0] = '\0';
     if (agent_archived(agent, id, &here) && backend_facts_here(agent, id, &facts) && facts.call == 0)
         return agent_audit_none(id, json);
-    agent_job_folder(agent, id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/audit", 7);
-    return shoal_disk_read(path, 4 * SHOAL_MIB, json, msg);
+    return agent_audit_kept(agent, id, json, msg);
 }
 
 static void on_audited(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct agent_audited *audited)

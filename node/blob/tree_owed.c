@@ -58,10 +58,13 @@ static void clean(char *line, size_t len)
 
 bool tree_owed_get(const char *folder, char line[TREE_OWED_BYTES])
 {
-    DIR *dir = opendir(folder);
+    int at = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = at < 0 ? NULL : fdopendir(at);
     const struct dirent *item;
     bool found = false;
 
+    if (dir == NULL && at >= 0)
+        (void)close(at);
     while (dir != NULL && !found && (item = readdir(dir)) != NULL) {
         int fd = item->d_name[0] == '.' ? -1 : shoal_open_below(folder, item->d_name, O_RDONLY);
         ssize_t len = fd < 0 ? -1 : read(fd, line, TREE_OWED_BYTES - 1);

@@ -462,14 +462,13 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
     err = socket_name(&name, path, msg);
     if (err != SHOAL_OK)
         return err;
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* its job may listen there, and accept nobody */
     if (fd < 0 || connect(fd, (const struct sockaddr *)&name, sizeof(name)) != 0) {
         err = shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "%s: no runner answers: %s", path, strerror(errno));
         if (fd >= 0)
             (void)close(fd);
         return err;
     }
-    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
     path[strlen(path) - 12] = '\0'; /* the folder again */
     *runner = (struct runner_link){ .workers = workers,
                                     .used = true,

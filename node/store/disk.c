@@ -1,5 +1,6 @@
 #include "shoal/disk.h"
 
+#include "shoal/below.h"
 #include "shoal/hash.h"
 #include "shoal/limits.h"
 
@@ -161,16 +162,12 @@ enum shoal_err shoal_disk_replace(const char *path, struct shoal_view view, unsi
     return err;
 }
 
-enum shoal_err shoal_disk_read(const char *path, size_t max_bytes, struct shoal_buf *buf, struct shoal_msg *msg)
+/* The file's bytes to its end; `fd` is the caller's. */
+static enum shoal_err read_all(int fd, const char *path, size_t max_bytes, struct shoal_buf *buf, struct shoal_msg *msg)
 {
     struct shoal_buf whole = { 0 };
     enum shoal_err err = SHOAL_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    if (fd < 0 && errno == ENOENT)
-        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "there is no %s", path);
-    if (fd < 0)
-        return shoal_disk_fail(msg, "open", path);
     while (err == SHOAL_OK) {
         ssize_t got;
 
@@ -190,13 +187,44 @@ enum shoal_err shoal_disk_read(const char *path, size_t max_bytes, struct shoal_
         if (whole.len > max_bytes)
             err = shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s is larger than %zu bytes", path, max_bytes);
     }
-    (void)close(fd);
     if (err != SHOAL_OK) {
         shoal_buf_deinit(&whole);
         return err;
     }
     *buf = whole;
     return SHOAL_OK;
+}
+
+/* The descriptor is taken; below 0: errno says why there is none. */
+static enum shoal_err read_opened(int fd, const char *path, size_t max_bytes, struct shoal_buf *buf, struct shoal_msg *msg)
+{
+    enum shoal_err err;
+
+    if (fd < 0 && errno == ENOENT)
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "there is no %s", path);
+    if (fd < 0)
+        return shoal_disk_fail(msg, "open", path);
+    err = read_all(fd, path, max_bytes, buf, msg);
+    (void)close(fd);
+    return err;
+}
+
+enum shoal_err shoal_disk_read(const char *path, size_t max_bytes, struct shoal_buf *buf, struct shoal_msg *msg)
+{
+    return read_opened(open(path, O_RDONLY | O_CLOEXEC), path, max_bytes, buf, msg);
+}
+
+enum shoal_err shoal_disk_read_below(const char *folder, const char *name, size_t max_bytes, struct shoal_buf *buf,
+                                     struct shoal_msg *msg)
+{
+    int fd = shoal_open_below(folder, name, O_RDONLY);
+    struct stat facts;
+
+    if (fd >= 0 && fstat(fd, &facts) == 0 && (uint64_t)facts.st_size > max_bytes) {
+        (void)close(fd);
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s is larger than %zu bytes", name, max_bytes);
+    }
+    return read_opened(fd, name, max_bytes, buf, msg);
 }
 
 bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes)

@@ -549,6 +549,26 @@ static void a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives(
         }
 }
 
+/* Its job may listen there itself, and accept nobody. */
+static void a_runner_that_accepts_nobody_is_not_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    int waiting[8];
+
+    (void)snprintf(name.sun_path, sizeof(name.sun_path), "%s/jobs/" JOB "/runner.sock", f->dir);
+    for (size_t i = 0; i < 8; i++) {
+        waiting[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(waiting[i], (const struct sockaddr *)&name, sizeof(name));
+    }
+    (void)alarm(30);
+    workers_reattach(f->workers, on_reattached, f);
+    (void)alarm(0);
+    turns(f);
+    for (size_t i = 0; i < 8; i++)
+        (void)close(waiting[i]);
+}
+
 /* The words of the worker that is furthest in the newest epoch, whoever ships the records. */
 static void steps_are_read_from_the_control_page(void **state)
 {
@@ -692,6 +712,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_death_is_known_before_the_process_is_reaped, setup, teardown),
         cmocka_unit_test_setup_teardown(an_end_is_told_though_the_runner_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_runner_that_accepts_nobody_is_not_waited_for, setup, teardown),
     };
 
     if (argc > 1 && strcmp(argv[1], "spawn-helper") == 0) /* workers_create() starts this program again */

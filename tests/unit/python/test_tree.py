@@ -114,6 +114,24 @@ SLEEPS = {
     "tests/system/preload/slow_logs.c": 1,
 }
 
+# Files that are opened as they are: none that a job can touch, but for those of a process of its own. Everything in jobs/ and
+# results/ goes through shoal/below.h, shoal_disk_read_below() or tree_disk.c: a pipe that a job lays there stops a thread.
+OPENS = {
+    "node/agent/agent.c": 3,  # the boot, the operator's secret, the order of a recovery
+    "node/agent/agent_blob_store.c": 1,  # a descriptor of ours
+    "node/agent/agent_conf.c": 1, "node/agent/agent_settings.c": 2, "node/agent/agent_fault.c": 1,  # the operator's
+    "node/agent/agent_control.c": 2, "node/agent/agent_copy.c": 1, "node/agent/agent_doctor.c": 1, "node/agent/agent_drain.c": 1,  # of the data folder
+    "node/backend/agent_peers.c": 1,  # of the data folder
+    "node/agent/agent_jobs.c": 1,  # results/ itself
+    "node/blob/below.c": 1,  # it looks at what it has opened
+    "node/blob/blob_disk.c": 8,  # blobs/
+    "node/runner/ended.c": 3, "node/runner/leftovers.c": 1, "node/runner/runner_peer.c": 1, "node/runner/spawn_helper.c": 1, "node/runner/warm_start.c": 1,  # /proc
+    "node/runner/runner_child.c": 5, "node/runner/runner_log.c": 1, "node/runner/runner_start.c": 2, "node/runner/warm_python.c": 4,  # the job's own runner
+    "node/runner/workers_uv.c": 2,  # slots/, jobs/ itself
+}
+# With these flags nothing is waited for, and nothing is followed.
+OPENS_NOTHING = r"O_NOFOLLOW[^;]*(?:O_DIRECTORY|O_PATH)|(?:O_DIRECTORY|O_PATH)[^;]*O_NOFOLLOW"
+
 # The least assertions a function, in hundredths, that a room of a core may have.
 ASSERTIONS = {
     "gossip": 105, "sched/raft": 115, "sched/share": 120, "sched/host": 100, "sched/lead": 100, "sched/job": 100,
@@ -291,6 +309,15 @@ def test_a_timer_that_starts_itself_again_leaves_the_turn():
     wrong = [(name, name_of(path)) for path in sources("node", "api", kinds=(".c",)) for name, _, _, body in functions(path)
              if re.search(r"uv_timer_start\([^;]*\b%s, 0, 0\)" % re.escape(name), body)]
     assert not wrong, "give it a millisecond: %s" % wrong
+
+
+def test_what_a_job_can_touch_is_opened_by_whoever_looks_first():
+    found = collections.Counter()
+    for path in sources("node/agent", "node/backend", "node/blob", "node/runner", "node/serve", kinds=(".c",)):
+        calls = re.findall(r"(?<![\w.>])(?:open|fopen|opendir|shoal_disk_read)\([^;]*;", without_comments(path.read_text()))
+        found[name_of(path)] = sum(re.search(OPENS_NOTHING, call) is None for call in calls)
+    wrong = over({name: count for name, count in found.items() if count}, OPENS)
+    assert not wrong, "shoal_open_below(), shoal_disk_read_below(), or OPENS with its reason:\n" + "\n".join(wrong)
 
 
 def test_a_function_fits_a_screen():
