@@ -25,7 +25,6 @@
 
 #include "shoal/banned.h"
 
-#define WORKER 7
 #define PATIENCE_MS 20000
 
 static struct {
@@ -36,13 +35,14 @@ static struct {
 
 /* One runner's copier a process: it lives as long as the process does. */
 static struct runner_logs logs = { .bytes_max = 1ull << 30 };
+static uint64_t worker = 7; /* another number: as in another runner, which knows nothing of the first one's order */
 
 static void synced(void)
 {
     uint64_t worker_id = 0;
 
-    assert_true(runner_logs_sync(&logs, WORKER));
-    while (worker_id != WORKER) {
+    assert_true(runner_logs_sync(&logs, worker));
+    while (worker_id != worker) {
         struct pollfd wait = { .fd = logs.socket, .events = POLLIN };
 
         assert_int_equal(poll(&wait, 1, PATIENCE_MS), 1);
@@ -60,7 +60,7 @@ static void open_worker(void)
 {
     struct shoal_msg msg;
 
-    assert_int_equal(runner_logs_open(&logs, WORKER, f.out_path, f.err_path, f.fds, &msg), SHOAL_OK);
+    assert_int_equal(runner_logs_open(&logs, worker, f.out_path, f.err_path, f.fds, &msg), SHOAL_OK);
 }
 
 static void close_worker(void)
@@ -134,12 +134,14 @@ static void streams_keep_their_order(void **state)
 
 /* Stands before the C library's: something is printed between two reads of a look. */
 static bool speaks_on_read;
+static unsigned reads;
 
 ssize_t pread(int fd, void *bytes, size_t len, off_t offset);
 ssize_t pread(int fd, void *bytes, size_t len, off_t offset)
 {
     bool speaks = speaks_on_read;
 
+    reads++;
     speaks_on_read = false;
     if (speaks) {
         say(0, "out 1\n");
@@ -221,6 +223,7 @@ static void a_second_runner_goes_on(void **state)
     say(1, "err 0\n");
     say(0, "out 0\n");
     close_worker();
+    worker++;
     open_worker();
     say(1, "err 1\n");
     say(0, "out 1\n");
@@ -246,6 +249,66 @@ static void a_part_is_a_beginning(void **state)
         assert_memory_equal(all, whole(false, 5), strlen(whole(false, 5)));
         assert_int_equal(strlen(whole(true, 5)), 12 + (size_t)out); /* ended: the rest of what is there */
     }
+}
+
+static void what_was_held_comes_before_what_another_runner_says(void **state)
+{
+    (void)state;
+    open_worker();
+    say(0, "never ended");
+    say(1, "err\n");
+    close_worker();
+    worker++;
+    open_worker();
+    say(0, "again\n");
+    expect(false, "never endederr\nagain\n");
+    close_worker();
+    expect(true, "never endederr\nagain\n");
+}
+
+#define SHORT_PIECES 400000u
+#define READS_MAX 100u /* the records of a look are read one after the other, and not searched for each piece */
+
+static void fill(const char *path, const void *bytes, size_t len)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    assert_int_equal(write(fd, bytes, len), (ssize_t)len);
+    (void)close(fd);
+}
+
+/* One byte of each stream by turns, as an unbuffered job writes them. */
+static void short_pieces_cost_no_read_each(void **state)
+{
+    static uint8_t records[SHORT_PIECES * 2 * SHOAL_LOG_ORDER_BYTES];
+    static uint8_t bytes[SHORT_PIECES];
+    uint64_t offset = SHORT_PIECES;
+    size_t got = 0;
+    bool more = true;
+
+    (void)state;
+    for (uint64_t i = 0; i < SHORT_PIECES; i++) {
+        shoal_log_order_put(&records[2 * i * SHOAL_LOG_ORDER_BYTES], (uint64_t[]){ i + 1, i }, 1);
+        shoal_log_order_put(&records[(2 * i + 1) * SHOAL_LOG_ORDER_BYTES], (uint64_t[]){ i + 1, i + 1 }, 0);
+    }
+    memset(bytes, 'o', sizeof(bytes));
+    fill(f.out_path, bytes, sizeof(bytes));
+    memset(bytes, 'e', sizeof(bytes));
+    fill(f.err_path, bytes, sizeof(bytes));
+    fill(f.order_path, records, sizeof(records));
+    while (more) {
+        uint64_t before = offset;
+        size_t n;
+
+        reads = 0;
+        n = log_merged_read(f.root, "stdout", "stderr", false, &offset, bytes, sizeof(bytes), &more);
+        assert_true(reads <= READS_MAX);
+        assert_int_equal(offset - before, n);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(bytes[i], (before + i) % 2 == 0 ? 'o' : 'e');
+        got += n;
+    }
+    assert_int_equal(got, SHORT_PIECES);
 }
 
 /* The job can write what it likes there. */
@@ -318,7 +381,7 @@ static void a_copier_that_hangs_holds_no_start(void **state)
     for (unsigned i = 0; i < 1000 && err == SHOAL_OK; i++) {
         int fds[2];
 
-        err = runner_logs_open(&logs, WORKER + 1 + i, f.err_path, f.err_path, fds, &msg);
+        err = runner_logs_open(&logs, worker + 1 + i, f.err_path, f.err_path, fds, &msg);
         for (unsigned k = 0; k < 2 && err == SHOAL_OK; k++)
             (void)close(fds[k]);
     }
@@ -338,6 +401,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(errors_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_runner_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(a_part_is_a_beginning, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_was_held_comes_before_what_another_runner_says, setup, teardown),
+        cmocka_unit_test_setup_teardown(short_pieces_cost_no_read_each, setup, teardown),
         cmocka_unit_test_setup_teardown(a_forged_order_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_path_of_the_jobs_is_opened_below_its_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(a_copier_that_hangs_holds_no_start, setup, teardown),
