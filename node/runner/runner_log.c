@@ -303,30 +303,40 @@ static void forget_ended(struct copier *copier)
     }
 }
 
+/* False: the loop has gone. */
+static bool take_notes(struct copier *copier)
+{
+    struct note note;
+    ssize_t got;
+
+    while ((got = recv(copier->socket, &note, sizeof(note), MSG_DONTWAIT)) == (ssize_t)sizeof(note)) {
+        if (note.sync)
+            on_sync(copier, &note);
+        else
+            on_open(copier, &note);
+    }
+    return got < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
 static void *copier_run(void *arg)
 {
     static struct copier copier; /* one process, one runner */
     static struct pollfd waits[PIPES_MAX + 1];
-    struct note note;
+    size_t polled;
 
     copier.socket = *(int *)arg;
     for (;;) {
         waits[0] = (struct pollfd){ .fd = copier.socket, .events = POLLIN };
         for (size_t i = 0; i < copier.count; i++)
             waits[i + 1] = (struct pollfd){ .fd = copier.pipes[i].pipe, .events = POLLIN };
-        if (poll(waits, copier.count + 1, -1) < 0)
+        polled = copier.count;
+        if (poll(waits, polled + 1, -1) < 0)
             continue;
-        for (size_t i = 0; i < copier.count; i++)
+        if (!take_notes(&copier)) /* first: a worker prints once both of its streams are told of, not only one (L5) */
+            return NULL;
+        for (size_t i = 0; i < polled; i++)
             if (waits[i + 1].revents != 0)
                 (void)copy(&copier, &copier.pipes[i]);
-        if (waits[0].revents != 0) {
-            if (recv(copier.socket, &note, sizeof(note), 0) != (ssize_t)sizeof(note))
-                return NULL;
-            if (note.sync)
-                on_sync(&copier, &note);
-            else
-                on_open(&copier, &note);
-        }
         forget_ended(&copier);
     }
 }

@@ -35,7 +35,7 @@ static struct {
 
 /* One runner's copier a process: it lives as long as the process does. */
 static struct runner_logs logs = { .bytes_max = 1ull << 30 };
-static uint64_t worker = 7; /* another number: as in another runner, which knows nothing of the first one's order */
+static uint64_t worker; /* each has a number of its own, as another runner's has: nothing is known of the one before */
 
 static void synced(void)
 {
@@ -60,6 +60,7 @@ static void open_worker(void)
 {
     struct shoal_msg msg;
 
+    worker++;
     assert_int_equal(runner_logs_open(&logs, worker, f.out_path, f.err_path, f.fds, &msg), SHOAL_OK);
 }
 
@@ -223,7 +224,6 @@ static void a_second_runner_goes_on(void **state)
     say(1, "err 0\n");
     say(0, "out 0\n");
     close_worker();
-    worker++;
     open_worker();
     say(1, "err 1\n");
     say(0, "out 1\n");
@@ -258,7 +258,6 @@ static void what_was_held_comes_before_what_another_runner_says(void **state)
     say(0, "never ended");
     say(1, "err\n");
     close_worker();
-    worker++;
     open_worker();
     say(0, "again\n");
     expect(false, "never endederr\nagain\n");
