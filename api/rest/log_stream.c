@@ -118,6 +118,10 @@ static void on_chunk(void *arg, enum shoal_err err, const struct shoal_msg *msg,
     struct log_stream *log = arg;
     struct http_request *request = log->request;
 
+    if (request->conn == NULL && log->last_lines > 0) { /* who asked for the end of it is gone: the rest is not read */
+        http_request_release(request);
+        return;
+    }
     if (err == SHOAL_OK && log->last_lines > 0 && chunk->bytes.len > 0)
         err = keep_tail(log, chunk->bytes);
     if (err != SHOAL_OK) {

@@ -23,6 +23,7 @@ static enum shoal_err server_metrics(const struct shoal_http *http, struct shoal
         { "shoal_http_connections_accepted_total", "connections since the start", http->stats.connections_accepted },
         { "shoal_http_connections_refused_total", "connections that found no room", http->stats.connections_refused },
         { "shoal_http_requests_total", "requests to the API", http->stats.requests },
+        { "shoal_http_requests_open", "requests in hand, those of clients that have gone included", http->requests_open },
         { "shoal_http_refused_malformed_total", "requests that were no HTTP, or too large",
           http->stats.refused_malformed },
         { "shoal_http_refused_auth_total", "requests without a good token or password", http->stats.refused_auth },

@@ -382,10 +382,23 @@ static void handle_ledger(struct http_request *request)
 
 /* ---- a log by pieces, for `logs -f` ---- */
 
+struct log_ask {
+    struct shoal_log_request log;
+    bool gone; /* the client is */
+};
+
+static void on_log_gone(struct http_request *request)
+{
+    struct log_ask *ask = request->state;
+
+    ask->gone = true;
+}
+
 static void on_log(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_log_chunk *chunk)
 {
     struct http_request *request = arg;
 
+    request->gone = NULL;
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, 404);
     } else {
@@ -443,15 +456,18 @@ static bool read_kind(struct http_request *request, struct shoal_log_request *lo
 static void handle_log(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
-    struct shoal_log_request *log = arena_alloc(&request->arena, sizeof(*log));
+    struct log_ask *ask = arena_alloc(&request->arena, sizeof(*ask));
+    struct shoal_log_request *log;
     uint64_t wait = 0;
     uint64_t task = 0;
     uint64_t bytes = LOG_BYTES_MAX;
 
-    if (log == NULL) {
+    if (ask == NULL) {
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
+    *ask = (struct log_ask){ .gone = false };
+    log = &ask->log;
     *log = (struct shoal_log_request){ .id = request->params[0], .caller = &request->user };
     if (!read_kind(request, log) || !routes_number(request, "cursor", 0, UINT64_MAX, &log->cursor) ||
         !routes_number(request, "wait_ms", 0, WAIT_MS_MAX, &wait) ||
@@ -462,6 +478,10 @@ static void handle_log(struct http_request *request)
     log->task = (unsigned)task;
     log->task_named = http_query(request, "task") != NULL;
     log->bytes_max = bytes == 0 ? LOG_BYTES_MAX : (size_t)bytes;
+    log->gone = &ask->gone;
+    request->state = ask;
+    if (wait > 0)
+        request->gone = on_log_gone;
     http_request_hold(request);
     backend->log_read(backend->ctx, log, on_log, request);
 }

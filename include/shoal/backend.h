@@ -49,7 +49,8 @@ struct shoal_log_request {
     bool task_named;  /* an array has no log without one */
     uint64_t cursor;  /* 0 = from the start; else as the last answer gave it. Opaque to the API */
     size_t bytes_max; /* answer at most this many */
-    uint32_t wait_ms; /* when nothing is there yet: answer at the latest after this time */
+    uint32_t wait_ms; /* when nothing is there yet: answer at the latest after this time; at once, where the caller has too many that wait */
+    const bool *gone; /* true: nobody waits for the answer any more, which then ends soon. NULL, or good until then */
 };
 
 struct shoal_log_chunk {

@@ -186,6 +186,9 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 #define SHOAL_H2_HELD_BYTES_MAX (256 * SHOAL_MIB)
 /* Requests in hand at once, those of clients that have gone included: a few KiB each. More are refused, to be sent again. */
 #define SHOAL_HTTP_REQUESTS_MAX 4096u
+/* Requests of one user that wait for more of a log on one node: each page or terminal that follows a log is one. Those above
+ * are answered at once with what there is. */
+#define SHOAL_LOG_WAITS_USER_MAX 64u
 /* Requests begun for one connection in a turn of the loop, then it is another one's turn: 2 ms. */
 #define SHOAL_H2_TURN_REQUESTS_MAX 64u
 /* Answers to hellos of TLS in a span of so many milliseconds: each costs a key exchange and a signature, 0.3 ms of the loop.

@@ -255,6 +255,11 @@ struct agent {
     bool serving_changed;                                                                 /* others are to hear of it */
     struct shoal_serving_record serving_told; /* what they have heard last */
 
+    /* looks at logs (backend_logs.c) */
+    struct log_call *log_waits; /* of clients that wait for more of one */
+    unsigned log_wait_count;
+    uint64_t log_turn_ms, log_turn_ns; /* the turn, and what such looks have taken of it */
+
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
     struct ledger_looks *ledger_looks; /* agent_ledger.c */

@@ -28,6 +28,8 @@
 #define LOOKS_MAX (4 * TASKS_MAX)
 #define ORDER_BYTES_MAX (TASKS_MAX * (sizeof(((struct task *)0)->name) + 1))
 #define LOG_WAIT_STEP_MS 100
+#define LOG_WAITS_STEP 32u /* that are looked after in a step: with more of them the step is longer */
+#define LOG_TURN_NS (10 * SHOAL_MS) /* of a turn of the loop, for looks at logs; then the next ones wait for the next turn */
 #define SETTLE_MS 300u
 #define LATELY_MS 60000u
 #define HOSTS_WAIT_MS 5000u
@@ -431,6 +433,10 @@ static bool log_is_whole(struct agent *agent, const struct agent_job *job, struc
 
 struct log_call {
     struct agent *agent;
+    struct log_call *next; /* of those that wait (agent->log_waits) */
+    char user[SHOAL_USER_BYTES_MAX];
+    const bool *gone;
+    bool waits;
     struct shoal_job_id id;
     enum shoal_log_kind kind;
     unsigned task;
@@ -444,6 +450,50 @@ struct log_call {
     uv_timer_t timer;
 };
 
+/* A look at a log costs a fraction of a millisecond, and many may be due at once. False: it is the next turn's. */
+static bool log_turn_may(struct agent *agent)
+{
+    if (agent->log_turn_ms != uv_now(&agent->loop)) {
+        agent->log_turn_ms = uv_now(&agent->loop);
+        agent->log_turn_ns = 0;
+    }
+    return agent->log_turn_ns < LOG_TURN_NS;
+}
+
+static void log_turn_end(struct agent *agent, uint64_t began_ns) { agent->log_turn_ns += agent_now_ns() - began_ns; }
+
+/* Others of this user's wait already, as many as may: this one is answered at once. */
+static bool log_may_wait(const struct agent *agent, const char *user)
+{
+    unsigned waits = 0;
+
+    for (const struct log_call *call = agent->log_waits; call != NULL; call = call->next)
+        waits += strcmp(call->user, user) == 0;
+    return waits < SHOAL_LOG_WAITS_USER_MAX;
+}
+
+static void log_wait_begin(struct log_call *call)
+{
+    call->waits = true;
+    call->next = call->agent->log_waits;
+    call->agent->log_waits = call;
+    call->agent->log_wait_count++;
+}
+
+static void log_wait_end(struct log_call *call)
+{
+    struct log_call **at = &call->agent->log_waits;
+
+    if (!call->waits)
+        return;
+    while (*at != call) {
+        SHOAL_ASSERT(*at != NULL); /* it is among them */
+        at = &(*at)->next;
+    }
+    *at = call->next;
+    call->agent->log_wait_count--;
+}
+
 static void on_log_closed(uv_handle_t *handle) { free(handle->data); }
 
 static void log_end(struct log_call *call, enum shoal_err err, const char *text, struct shoal_view bytes,
@@ -452,6 +502,7 @@ static void log_end(struct log_call *call, enum shoal_err err, const char *text,
     struct shoal_msg msg;
     struct shoal_log_chunk chunk = { .bytes = bytes, .cursor = cursor, .ended = ended };
 
+    log_wait_end(call);
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
     call->done(call->arg, err, &msg, err == SHOAL_OK ? &chunk : NULL);
     uv_close((uv_handle_t *)&call->timer, on_log_closed);
@@ -460,6 +511,13 @@ static void log_end(struct log_call *call, enum shoal_err err, const char *text,
 static void log_try(struct log_call *call);
 
 static void on_log_timer(uv_timer_t *timer) { log_try(timer->data); }
+
+static void log_try_later(struct log_call *call)
+{
+    unsigned steps = 1 + call->agent->log_wait_count / LOG_WAITS_STEP;
+
+    (void)uv_timer_start(&call->timer, on_log_timer, (uint64_t)LOG_WAIT_STEP_MS * steps, 0);
+}
 
 /* The caller is answered now, with what there is. */
 static bool log_is_due(const struct log_call *call)
@@ -484,7 +542,7 @@ static void on_log_answer(void *arg, enum shoal_err err, const struct shoal_msg 
     } else {
         if (err == SHOAL_OK)
             call->cursor = cursor;
-        (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+        log_try_later(call);
     }
 }
 
@@ -516,15 +574,27 @@ static void log_try_here(struct log_call *call)
     else if (len > 0 || ended || log_is_due(call))
         log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
     else
-        (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+        log_try_later(call);
 }
 
 static void log_try(struct log_call *call)
 {
     struct shoal_node_id node;
 
+    if (call->gone != NULL && *call->gone) {
+        log_end(call, SHOAL_ERR_TIMEOUT, "nobody waits for it", (struct shoal_view){ 0 }, call->cursor, false);
+        return;
+    }
+    if (!log_turn_may(call->agent)) {
+        (void)uv_timer_start(&call->timer, on_log_timer, 1, 0);
+        return;
+    }
     if (backend_has_files(call->agent, call->id, &node)) {
+        uint64_t began_ns = agent_now_ns();
+        struct agent *agent = call->agent;
+
         log_try_here(call);
+        log_turn_end(agent, began_ns);
         return;
     }
     if (shoal_node_id_is_zero(node)) { /* nothing has started yet, or it has ended and left nothing */
@@ -533,7 +603,7 @@ static void log_try(struct log_call *call)
         if (has_ended || agent_now_ns() >= call->until_ns)
             log_end(call, SHOAL_OK, "", (struct shoal_view){ 0 }, call->cursor, has_ended);
         else
-            (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+            log_try_later(call);
     } else {
         uint8_t args[64];
         struct shoal_writer w = shoal_writer_init(args, sizeof(args));
@@ -553,6 +623,7 @@ void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct sh
     static struct shoal_job_summary summary;
     struct log_call *call;
     struct shoal_msg msg;
+    bool waits;
 
     if (!request->task_named && backend_summary(agent, id, &summary) && summary.tasks_all > 0) {
         enum shoal_err err =
@@ -564,7 +635,9 @@ void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct sh
     }
     call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
+    waits = request->wait_ms > 0 && log_may_wait(agent, request->caller->name);
     *call = (struct log_call){ .agent = agent,
+                               .gone = request->gone,
                                .id = id,
                                .kind = request->kind,
                                .task = request->task_named ? request->task : SHOAL_ARRAY_NONE,
@@ -572,7 +645,10 @@ void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct sh
                                .max = request->bytes_max,
                                .done = done,
                                .arg = arg,
-                               .until_ns = agent_now_ns() + request->wait_ms * SHOAL_MS };
+                               .until_ns = agent_now_ns() + (waits ? request->wait_ms * SHOAL_MS : 0) };
+    (void)snprintf(call->user, sizeof(call->user), "%s", request->caller->name);
+    if (waits)
+        log_wait_begin(call);
     (void)uv_timer_init(&agent->loop, &call->timer);
     call->timer.data = call;
     log_try(call);
@@ -580,6 +656,8 @@ void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct sh
 
 struct log_asked {
     struct agent *agent;
+    uv_timer_t timer;
+    bool away;
     struct peer_question *question;
     struct shoal_job_id id;
     enum shoal_log_kind kind;
@@ -587,7 +665,7 @@ struct log_asked {
     uint64_t cursor;
 };
 
-static void log_answer(const struct log_asked *asked, bool away)
+static void log_answer(const struct log_asked *asked)
 {
     static uint8_t bytes[512 * SHOAL_KIB];
     static uint8_t answer[512 * SHOAL_KIB + 32];
@@ -598,24 +676,43 @@ static void log_answer(const struct log_asked *asked, bool away)
     bool ended = job_ended(asked->agent, asked->id);
 
     if (job != NULL && job->result_dir[0] != '\0')
-        len = log_read_here(job, asked->kind, asked->task, !away && log_is_whole(asked->agent, job, asked->id), &cursor, bytes,
+        len = log_read_here(job, asked->kind, asked->task, !asked->away && log_is_whole(asked->agent, job, asked->id), &cursor, bytes,
                             asked->max < sizeof(bytes) ? asked->max : sizeof(bytes), &ended);
     shoal_put_u64(&w, cursor);
     shoal_put_bool(&w, ended);
     shoal_put_bytes(&w, shoal_view_of(bytes, len));
-    if (len == 0 && away)
+    if (len == 0 && asked->away)
         peer_answer(asked->question, SHOAL_ERR_UNREACHABLE, AWAY_TEXT, (struct shoal_view){ 0 });
     else
         peer_answer(asked->question, SHOAL_OK, "", shoal_writer_view(&w));
 }
 
+static void on_asked_timer(uv_timer_t *timer);
+
+/* In this turn, or in one that has room for it. */
+static void log_answer_soon(struct log_asked *asked)
+{
+    struct agent *agent = asked->agent;
+    uint64_t began_ns = agent_now_ns();
+
+    if (!agent->stopping && !log_turn_may(agent)) {
+        (void)uv_timer_start(&asked->timer, on_asked_timer, 1, 0);
+        return;
+    }
+    if (!agent->stopping)
+        log_answer(asked);
+    log_turn_end(agent, began_ns);
+    uv_close((uv_handle_t *)&asked->timer, on_log_closed);
+}
+
+static void on_asked_timer(uv_timer_t *timer) { log_answer_soon(timer->data); }
+
 static void on_asked_here(void *arg, bool all)
 {
     struct log_asked *asked = arg;
 
-    if (!asked->agent->stopping)
-        log_answer(asked, !all);
-    free(asked);
+    asked->away = !all;
+    log_answer_soon(asked);
 }
 
 void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -632,13 +729,15 @@ void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view a
     asked->task = shoal_get_u32(&r);
     asked->cursor = shoal_get_u64(&r);
     asked->max = shoal_get_u32(&r);
-    if (!r.failed && backend_files_may_come(asked->agent, asked->id)) {
-        agent_tree_await(asked->agent, asked->id, true, HOSTS_WAIT_MS, on_asked_here, asked);
+    if (r.failed) {
+        peer_answer(question, SHOAL_ERR_MALFORMED, "not a question for a log", (struct shoal_view){ 0 });
+        free(asked);
         return;
     }
-    if (r.failed)
-        peer_answer(question, SHOAL_ERR_MALFORMED, "not a question for a log", (struct shoal_view){ 0 });
+    (void)uv_timer_init(&asked->agent->loop, &asked->timer);
+    asked->timer.data = asked;
+    if (backend_files_may_come(asked->agent, asked->id))
+        agent_tree_await(asked->agent, asked->id, true, HOSTS_WAIT_MS, on_asked_here, asked);
     else
-        log_answer(asked, false);
-    free(asked);
+        log_answer_soon(asked);
 }

@@ -199,7 +199,7 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
     v->then.log = done;
     v->log = *request;
     v->log.id = "";
-    v->log.caller = NULL; /* theirs lives as long as the call */
+    v->log.caller = &v->caller; /* theirs lives as long as the call */
     backend_id_ask(ctx, request->caller, request->id, on_id, v);
 }
 

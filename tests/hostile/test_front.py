@@ -14,7 +14,7 @@ import time
 
 import h2raw
 import pytest
-from helpers import hello
+from helpers import hello, submit
 from mesh import PASSWORD, TLS, Mesh
 from system_conftest import OUT
 
@@ -90,6 +90,77 @@ def test_silent_sockets_take_no_place_from_those_that_speak(target):
     finally:
         for sock in silent:
             sock.close()
+
+
+FORGED = """
+import glob, os, struct, time
+print("x", flush=True)
+os.write(2, b"y\\n")
+order = None
+while not order:
+    order = glob.glob(os.environ["RESULT_DIR"] + "/log/app.*/stdout.order")
+COUNT = 400000
+open(order[0][:-6], "ab").write(b"o" * COUNT)
+open(order[0][:-12] + "stderr", "ab").write(b"e" * COUNT)
+with open(order[0], "wb") as file:
+    file.write(b"".join(struct.pack("<QQQQ", i | 1 << 63, i - 1, i, i) for i in range(1, COUNT)))
+open(os.environ["RESULT_DIR"] + "/ready", "w").close()
+time.sleep(300)
+"""
+
+
+def running(target, tmp_path, text):
+    (tmp_path / "main.py").write_text(text)
+    return submit(target.mesh, target, tmp_path)
+
+
+def user_asks(target, path, count):
+    """So many connections, each of which asks for it at once."""
+    words = "GET %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n\r\n" % (path, target.mesh.token(target))
+    socks = [connect(target) for _ in range(count)]
+    for sock in socks:
+        sock.sendall(words.encode())
+    return socks
+
+
+@pytest.mark.alone
+def test_a_log_of_short_pieces_makes_no_turn_long(target, tmp_path):
+    """A job that prints to both streams by turns, or says that it did, and clients who all read that."""
+    token = "Bearer " + target.mesh.token(target)
+    job = running(target, tmp_path, FORGED)
+    target.mesh.until(lambda: any(file["path"] == "ready" for file in json.loads(ask(target, "/v1/jobs/%s/files" % job, Authorization=token)[2])["files"]),
+                      60, "the log is forged")
+    socks = user_asks(target, "/v1/jobs/%s/log?which=outerr&cursor=5000" % job, 40)
+    try:
+        for sock in socks:
+            answer = http.client.HTTPResponse(sock)
+            answer.begin()
+            body = answer.read()
+            assert answer.status == 200 and len(body) > 4000 and body.replace(b"oe", b"") in (b"", b"o", b"e", b"eo"), body[:20]
+    finally:
+        for sock in socks:
+            sock.close()
+        target.mesh.shoal("job", "stop", job, "--node", target.url)
+    within_the_bound(target)
+
+
+WAITS = 64  # SHOAL_LOG_WAITS_USER_MAX
+
+
+def test_waits_for_logs_are_bounded_and_end_with_their_clients(target, tmp_path):
+    token = "Bearer " + target.mesh.token(target)
+    job = running(target, tmp_path, "import time\nprint('hello', flush=True)\ntime.sleep(300)\n")
+    target.mesh.until(lambda: b"hello" in ask(target, "/v1/jobs/%s/log" % job, Authorization=token)[2], 60, "it runs")
+    socks = user_asks(target, "/v1/jobs/%s/log?cursor=6&wait_ms=30000" % job, WAITS + 6)
+    try:
+        target.mesh.until(lambda: metric(target, "shoal_http_requests_open") == WAITS + 1, 10, "the others are answered")
+        for sock in socks[WAITS:]:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        for sock in socks:
+            sock.close()
+    target.mesh.until(lambda: metric(target, "shoal_http_requests_open") == 1, 5, "nothing waits for clients that are gone")
+    target.mesh.shoal("job", "stop", job, "--node", target.url)
 
 
 STRANGERS = ["127.0.1.%d" % i for i in range(1, 6)]
