@@ -7,9 +7,12 @@ O3. The update itself is torch's fused kernel where there is one for the CPU: it
     one makes a pass over all of them for each operation. It rounds otherwise, so it is part of an engine's numeric class, and
     what decides for it is the same in all engines: the optimizer and its state, and which parameters have a gradient.
 O4. Most updates are none of these: libshoal makes them (_update.py). What is left is the first one, which makes the state, one
-    that leaves out a parameter, and optimizers that libshoal has no rule for."""
+    that leaves out a parameter, and optimizers that libshoal has no rule for.
+O5. Which parameters an optimizer has, and in which order, stays while it trains: sums, slices and the states of joiners are laid
+    out for them. Which of them have a gradient, and the numbers of the groups, may change at any step."""
 
 import inspect
+import operator
 import sys
 
 import torch
@@ -145,3 +148,29 @@ class Several:
 def joined(given):
     """One thing to step and to save: an optimizer as it is, a list as Several."""
     return Several(given) if isinstance(given, (list, tuple)) else given
+
+
+class Members:
+    """What the optimizers of a training had at its start (O5). `given`: what the script made, one or a list."""
+
+    def __init__(self, given):
+        self._given, self._optimizers = given, as_list(given)
+        self._groups = [(one, [list(group["params"]) for group in one.param_groups]) for one in self._optimizers]
+
+    def check(self, who, params=None):
+        """RuntimeError if `who`, which was called last, has changed it; `params`: of a callback."""
+        for one, groups in self._groups:
+            now = one.param_groups
+            if len(now) != len(groups) or not all(is_same(was, group["params"]) for was, group in zip(groups, now)):
+                raise RuntimeError(
+                    "%s changed which parameters the optimizer has, and those are fixed while it trains (no add_param_group()): "
+                    "give it all of them from the start, and switch with requires_grad_() or lr" % who)
+        other = params.get("optimizer", self._given) if isinstance(params, dict) else self._given
+        if other is not self._given or not is_same(self._optimizers, as_list(other)):
+            raise RuntimeError("%s put another optimizer into params, and a training keeps those that it has from the start: change "
+                               "their param_groups, or requires_grad_() of parameters" % who)
+
+
+def is_same(these, those):
+    """Whether two lists hold the same objects."""
+    return len(these) == len(those) and all(map(operator.is_, these, those))

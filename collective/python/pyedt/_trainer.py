@@ -101,6 +101,7 @@ class Trainer:
     _strict = None  # about kernels of a device
     _keeps = False  # gradients on a device may stay there
     _update = None  # of the weights by libshoal; a framework that updates by itself has none
+    _members = None  # the optimizer's parameters; Keras's has those of the model
 
     def __init__(self, comm, call, header, parts, job_seed, datasets, device, quiet=False):
         self.comm, self.call, self.header, self.job_seed = comm, call, header, job_seed
@@ -132,6 +133,7 @@ class Trainer:
         train_set, validation_set = (data and data.samples for data in datasets)
         self._model, self._loss = parts["model"], parts["loss"]
         self._given_optimizer, self._optimizer = parts["optimizer"], _optimizers.joined(parts["optimizer"])
+        self._members = _optimizers.Members(parts["optimizer"])
         self._chance = _chance.Chance([*datasets, *(value for name, value in sorted(parts.items()) if name != "worker_logger")])
         modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
         self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
@@ -427,6 +429,7 @@ class Trainer:
         if step.kind == _schedule.TRAIN:
             self._seed(step.epoch, step.number, 0xFFFD)
             kept = self._keeps and self.gradients.are_kept()
+            self._check_members("fn_step_train()")
             updated = self.gradients.step(self.comm)
             self.updates += updated
             if self._reports.printing:
@@ -556,14 +559,20 @@ class Trainer:
         for callback in callbacks:
             callback.params, callback.model = dict(params), self._model
         self._callbacks = callbacks
-        self._methods = {name: [Method(callback, name) for callback in callbacks] for name in (
+        self._methods = {name: [(callback, Method(callback, name)) for callback in callbacks] for name in (
             "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_batch_begin", "on_batch_end")}
         self._batch_hooks = any(overrides(callback, name) for callback in callbacks
                                 for name in ("on_batch_begin", "on_batch_end"))
 
     def _call(self, name, *arguments):
-        for method in self._methods[name]:
+        for callback, method in self._methods[name]:
             method(*arguments)
+            if method:
+                self._check_members("%s.%s()" % (type(callback).__name__, name), getattr(callback, "params", None))
+
+    def _check_members(self, who, params=None):
+        if self._members is not None:
+            self._members.check(who, params)
 
 
 def overrides(callback, name):

@@ -1,5 +1,6 @@
-"""What is refused in the driver, before an engine starts, with what to write instead."""
+"""What is refused with what to write instead: in the driver, before an engine starts, or in the callback that does it."""
 import torch
+from callbacks import Callback
 from fabric_model import FabricModel
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -17,6 +18,11 @@ def step(model, data, eva, loader, args):
     return 0.0, 0.0
 
 
+class Unfreeze(Callback):
+    def on_epoch_end(self, epoch, save_model=False):
+        self.params["optimizer"].add_param_group({"params": [self.model.bias]})
+
+
 torch.manual_seed(5)
 model = nn.Linear(6, 2)
 adam = torch.optim.Adam(model.parameters())
@@ -26,6 +32,8 @@ KINDS = [
     ("LBFGS", dict(optimizer=torch.optim.LBFGS(model.parameters())), ["LBFGS", "closure", "SGD"]),
     ("a lazy module", dict(model=lazy, optimizer=torch.optim.SGD(lazy.parameters(), lr=0.1)), ["LazyLinear", "call it once"]),
     ("one parameter, two optimizers", dict(optimizer=[adam, other]), ["in two optimizers"]),
+    ("parameters that come later", dict(optimizer=torch.optim.NAdam([model.weight]), user_callback=Unfreeze()),
+     ["Unfreeze.on_epoch_end()", "from the start"]),
     ("another optimizer in the step", dict(fn_step_train=step), ["another optimizer", "optimizer=["]),
 ]
 for name, changed, words in KINDS:

@@ -531,6 +531,89 @@ def test_a_layer_that_a_callback_froze_stays_frozen_in_joiners_and_after_a_valid
         assert trainer._model[1].num_batches_tracked.item() == 0
 
 
+class Unfreezing(Callback):
+    """Frees the first layer after the first data epoch, in one way or another."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def on_epoch_end(self, epoch, save_model=False):
+        if epoch == 0:
+            for parameter in self.model[0].parameters():
+                parameter.requires_grad_(True)
+            self.way(self, self.params["optimizer"])
+
+
+def frozen_parts(way, whole):
+    torch.manual_seed(11)
+    model = network()
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    return make_parts(model, torch.optim.NAdam((model if whole else model[4]).parameters(), lr=0.01), callbacks=[Unfreezing(way)])
+
+
+def test_a_layer_that_a_callback_frees_learns_alike_in_joiners():
+    def way(callback, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.02
+
+    alone, _, _ = run_mesh(lambda s: 1, lambda comm: make_trainer(comm, frozen_parts(way, True)))
+    trainers, _, _ = run_mesh(lambda s: 1 if s < 7 else 3, lambda comm: make_trainer(comm, frozen_parts(way, True)))
+    assert [bits(trainer) for trainer in trainers] == [bits(alone[0])] * 3
+    assert not torch.equal(trainers[0]._model[0].weight, frozen_parts(way, True)["model"][0].weight)
+
+
+def add_group(callback, optimizer):
+    optimizer.add_param_group({"params": list(callback.model[0].parameters()), "lr": 0.01})
+
+
+def swap(callback, optimizer):
+    optimizer.param_groups[0]["params"].reverse()
+
+
+def leave_out(callback, optimizer):
+    del optimizer.param_groups[0]["params"][0]
+
+
+def replace(callback, optimizer):
+    callback.params["optimizer"] = torch.optim.SGD(callback.model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("way", [add_group, swap, leave_out, replace])
+def test_a_callback_that_changes_which_parameters_the_optimizer_has_is_refused_at_once(way):
+    with pytest.raises(RuntimeError) as refused:
+        run_mesh(lambda s: 2, lambda comm: make_trainer(comm, frozen_parts(way, False)))
+    assert _engine.failure(refused.value) == _comm.FAILED_USER_CODE
+    text = _engine.failure_text(refused.value)
+    assert text.startswith("RuntimeError: Unfreezing.on_epoch_end() ") and not text.endswith("...")
+    assert "from the start" in text and "requires_grad" in text
+
+
+def test_an_optimizer_that_is_added_to_the_list_is_refused():
+    def way(callback, optimizers):
+        optimizers.append(torch.optim.SGD(callback.model[0].parameters(), lr=0.1))
+
+    parts = frozen_parts(way, False)
+    parts["optimizer"] = [parts["optimizer"]]
+    with pytest.raises(RuntimeError, match="from the start"):
+        run_mesh(lambda s: 1, lambda comm: make_trainer(comm, parts))
+
+
+def test_a_step_of_ones_own_that_adds_parameters_is_refused():
+    def step(model, data, eva, train_loader, fn_args):
+        optimizer = model.get_optimizer()
+        if len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": list(model[0].parameters())})
+        loss = model.get_loss_function()(model(data[0]), data[1])
+        loss.backward()
+        return 0.0, loss
+
+    parts = frozen_parts(lambda *both: None, False)
+    parts["fn_step_train"] = step
+    with pytest.raises(RuntimeError, match=r"fn_step_train\(\) .*from the start"):
+        run_mesh(lambda s: 1, lambda comm: make_trainer(comm, parts))
+
+
 def test_save_model_is_true_on_exactly_one_engine():
     trainers, _, _ = run_mesh(lambda s: 4, with_decay)
     for epoch, saves in ((0, 0), (1, 1), (2, 1)):  # checkpoint_freq 2, and always the last one
