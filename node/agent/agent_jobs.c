@@ -491,7 +491,8 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
 
 /* ---- start ---- */
 
-static void not_started(struct agent *agent, uint64_t worker_id, const char *text)
+/* It ends as one that ran: its slot is free once the kernel says so, which nobody looks at for a process that never was. */
+static void not_started(struct agent *agent, uint64_t worker_id, uint32_t slot, const char *text)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
 
@@ -500,6 +501,17 @@ static void not_started(struct agent *agent, uint64_t worker_id, const char *tex
     (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
     agent_log(agent, "worker %llu is not started: %.199s", (unsigned long long)worker_id, text);
     agent_host_event(agent, &event);
+    workers_slot_left(agent->workers, slot);
+}
+
+/* The same of one that has its place among the job's runs, and may be kept for the agent's next life. */
+static void run_refused(struct agent *agent, struct agent_run *run, const char *text)
+{
+    const uint64_t worker_id = run->worker_id;
+
+    run->used = false;
+    not_started(agent, worker_id, run->slot, text);
+    agent_run_forget_later(agent, worker_id);
 }
 
 /* False: it cannot be written. */
@@ -644,9 +656,9 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
         launcher_line(job, run, line);
     launcher_notes(job, run);
     if (t->full) /* a submit to an older agent takes more than can be started */
-        not_started(agent, run->worker_id, "its arguments and environment are more than fits; put them into a file");
+        run_refused(agent, run, "its arguments and environment are more than fits; put them into a file");
     else if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
-        not_started(agent, run->worker_id, msg.text);
+        run_refused(agent, run, msg.text);
     else
         agent_serve_started(agent, job, run);
     free(t);
@@ -662,10 +674,7 @@ static void start_waiting(struct agent *agent, struct agent_job *job)
         if (job->files == AGENT_FILES_READY) {
             start_run(agent, job, run);
         } else if (job->files == AGENT_FILES_FAILED) {
-            uint64_t worker_id = run->worker_id;
-
-            run->used = false;
-            not_started(agent, worker_id, job->failure);
+            run_refused(agent, run, job->failure);
         }
     }
 }
@@ -780,7 +789,7 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
     if (run != NULL && job->spec_bytes.len == 0)
         agent_job_reopen(agent, job, order->u.run.generation);
     if (run == NULL || job->spec_bytes.len == 0) {
-        not_started(agent, place->worker_id, "this host does not know the job's specification");
+        not_started(agent, place->worker_id, place->slot, "this host does not know the job's specification");
         return;
     }
     *run = (struct agent_run){ .used = true,

@@ -65,6 +65,8 @@ void workers_stop(struct workers *workers); /* the runners and workers stay */
 /* Starts a worker; the job's runner too if there is none. The message is copied. */
 SHOAL_MUST_CHECK enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, uint32_t generation,
                                               const struct shoal_runner_start *start, struct shoal_msg *msg);
+/* A worker that was to be started there never is: on_slot_idle follows, as after a worker's end. */
+void workers_slot_left(struct workers *workers, uint32_t slot);
 void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_at_ns, uint64_t kill_at_ns);
 void workers_freeze(struct workers *workers, uint64_t worker_id);
 void workers_thaw(struct workers *workers, uint64_t worker_id);

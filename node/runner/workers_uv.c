@@ -622,6 +622,8 @@ enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, u
     return err;
 }
 
+void workers_slot_left(struct workers *workers, uint32_t slot) { slot_watch(workers, slot); }
+
 static void order(struct workers *workers, uint8_t kind, uint64_t worker_id, uint64_t a, uint64_t b)
 {
     struct runner_link *runner = runner_of_worker(workers, worker_id);

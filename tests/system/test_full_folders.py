@@ -79,3 +79,6 @@ def test_one_folder_is_full(new_mesh, mounted, script, part, mib):
     for host in mesh.hosts:
         mesh.until(lambda: mesh.knows(host, 2), 30, "%s knows 2 hosts again" % host.name)
     assert [ended(mesh, submit(mesh, full, folder))["state"] for _ in range(3)] == ["FINISHED"] * 3
+    for host in mesh.hosts:  # a worker that could not be started has not kept its slot
+        mesh.until(lambda: all(node["slotsFree"] == node["slots"] for node in host.get("/v1/nodes")), 10,
+                   "all slots are free: %s" % host.get("/v1/nodes"))
