@@ -339,6 +339,8 @@ static void note_boot(struct agent *agent)
     shoal_ignore(shoal_cache_put(agent->cache, SHOAL_CACHE_OTHER, key, key));
 }
 
+static void on_index_trouble(void *arg, const char *text) { agent_log(arg, "%s", text); }
+
 static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
 {
     char path[AGENT_PATH_BYTES + 16];
@@ -360,6 +362,8 @@ static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
         (void)snprintf(path, sizeof(path), "%s/index", agent->settings.data);
         err = shoal_index_open(&agent->index, &agent->loop, path, msg);
     }
+    if (err == SHOAL_OK)
+        shoal_index_tell(agent->index, on_index_trouble, agent);
     if (err != SHOAL_OK)
         return err;
     (void)snprintf(path, sizeof(path), "%s/blobs", agent->settings.data);

@@ -7,6 +7,7 @@
 
 #define BUCKETS 4096u
 #define WRITE_MS 500
+#define RETRY_MS_MAX 30000 /* J4 */
 /* Values that are handed to the writing thread at once, before its time has come. */
 #define WRITE_COUNT 2048u
 /* The loop's pool has four threads, which passwords and files need too. */
@@ -35,7 +36,10 @@ struct shoal_index {
     struct memory *written; /* by the thread, now; else empty */
     bool writing;
     bool starting; /* the loop has not run yet */
-    bool broken;   /* a write failed: not whole */
+    bool broken;   /* J4: not whole */
+    unsigned retry_ms; /* J4; 0: the last write was taken */
+    void (*tell)(void *arg, const char *text);
+    void *tell_arg;
     uv_work_t work;
     struct index_row **batch;
     size_t batch_count;
@@ -109,6 +113,26 @@ static void clear(struct memory *memory)
     memory->count = 0;
 }
 
+/* What could not be written stands behind what was put since. */
+static void take_back(struct memory *newest, struct memory *written)
+{
+    for (size_t i = 0; i < BUCKETS; i++) {
+        struct index_row *row = written->buckets[i];
+
+        written->buckets[i] = NULL;
+        while (row != NULL) {
+            struct index_row *next = row->next;
+
+            if (find(newest, row->id) != NULL)
+                unref(row);
+            else
+                take_in(newest, row);
+            row = next;
+        }
+    }
+    written->count = 0;
+}
+
 static size_t collect(struct memory *memory, struct memory *before, struct index_row **rows)
 {
     size_t count = 0;
@@ -131,13 +155,40 @@ static void write_later(struct shoal_index *index);
 static void on_timer(uv_timer_t *timer);
 static void stop_if_done(struct shoal_index *index);
 
+static void tell(const struct shoal_index *index, const char *text)
+{
+    if (index->tell != NULL)
+        index->tell(index->tell_arg, text);
+}
+
+/* J4. */
+static void write_judged(struct shoal_index *index, enum shoal_err err)
+{
+    if (err == SHOAL_OK) {
+        if (index->retry_ms != 0)
+            tell(index, index->broken ? "the index of jobs is written again; what it lost is back after the agent's next start"
+                                      : "the index of jobs is written again; nothing of it was lost");
+        index->retry_ms = 0;
+        return;
+    }
+    index->stats.writes_failed++;
+    if (index->retry_ms == 0)
+        tell(index, err == SHOAL_ERR_FULL
+                        ? "the index of jobs cannot be written: no space left; lists go on from memory, and it is tried again"
+                        : "the index of jobs cannot be written; lists go on from memory, and it is tried again");
+    index->retry_ms = index->retry_ms == 0 ? WRITE_MS : 2 * index->retry_ms;
+    if (index->retry_ms > RETRY_MS_MAX)
+        index->retry_ms = RETRY_MS_MAX;
+}
+
 static void write_done(struct shoal_index *index)
 {
     free(index->batch);
     index->batch = NULL;
     index->stats.writes++;
+    write_judged(index, index->batch_err);
     if (index->batch_err != SHOAL_OK)
-        index->broken = true; /* J4 */
+        take_back(index->newest, index->written);
     clear(index->written);
     index->writing = false;
     if (index->newest->count > 0)
@@ -202,32 +253,40 @@ static void write_later(struct shoal_index *index)
 {
     if (index->stopping)
         return;
-    if (index->newest->count >= WRITE_COUNT)
+    if (index->newest->count >= WRITE_COUNT && index->retry_ms == 0)
         write_now(index);
-    else if (!uv_is_active((uv_handle_t *)&index->timer))
-        (void)uv_timer_start(&index->timer, on_timer, WRITE_MS, 0);
+    else if (!index->writing && !uv_is_active((uv_handle_t *)&index->timer))
+        (void)uv_timer_start(&index->timer, on_timer, index->retry_ms != 0 ? index->retry_ms : WRITE_MS, 0);
 }
 
 /* Before the loop runs, no thread's end is heard of: this one writes. */
 static void write_here(struct shoal_index *index)
 {
     size_t count = index->newest->count;
-    struct index_row **rows = malloc((count + 1) * sizeof(struct index_row *));
+    struct index_row **rows = index->retry_ms != 0 ? NULL : malloc((count + 1) * sizeof(struct index_row *));
+    enum shoal_err err;
 
     if (rows == NULL)
-        return;
+        return; /* the timer's */
     (void)collect(index->newest, NULL, rows);
     qsort(rows, count, sizeof(struct index_row *), by_id);
-    if (index_table_write(index->table, rows, count) != SHOAL_OK)
-        index->broken = true;
+    err = index_table_write(index->table, rows, count);
     free(rows);
-    clear(index->newest);
+    write_judged(index, err);
+    if (err == SHOAL_OK)
+        clear(index->newest);
 }
 
 void shoal_index_put(struct shoal_index *index, struct shoal_job_id id, bool active, struct shoal_view value)
 {
-    struct index_row *row = malloc(sizeof(*row) + value.len);
+    struct index_row *row;
 
+    if (index->newest->count + index->written->count >= SHOAL_INDEX_UNWRITTEN_MAX && index->retry_ms != 0 &&
+        find(index->newest, id) == NULL) {
+        index->broken = true; /* J4 */
+        return;
+    }
+    row = malloc(sizeof(*row) + value.len);
     SHOAL_ASSERT(row != NULL && value.len <= UINT32_MAX);
     *row = (struct index_row){ .id = id, .refs = 1, .active = active, .len = (uint32_t)value.len };
     if (value.len > 0)
@@ -400,6 +459,12 @@ static void stop_if_done(struct shoal_index *index)
 {
     if (index->stopping && !index->writing && index->scans == 0 && !uv_is_closing((uv_handle_t *)&index->timer))
         uv_close((uv_handle_t *)&index->timer, on_closed);
+}
+
+void shoal_index_tell(struct shoal_index *index, void (*told)(void *arg, const char *text), void *arg)
+{
+    index->tell = told;
+    index->tell_arg = arg;
 }
 
 void shoal_index_stop(struct shoal_index *index, void (*stopped)(void *arg), void *arg)

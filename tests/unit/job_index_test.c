@@ -5,6 +5,9 @@
 #include "node/store/index_table.h"
 #include "shoal/rand.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "shoal/banned.h"
 
 #define IDS 400
@@ -198,6 +201,90 @@ static void test_many_are_written_before_the_loop_runs(void **state)
     scene_close(&scene);
 }
 
+static void on_trouble(void *arg, const char *text)
+{
+    unsigned *told = arg;
+
+    assert_true(text[0] != '\0');
+    (*told)++;
+}
+
+/* A file that may not grow stands for a full disk. */
+static rlim_t files_may_have(rlim_t bytes)
+{
+    struct rlimit limit;
+    rlim_t before;
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    before = limit.rlim_cur;
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    return before;
+}
+
+static void test_what_a_full_disk_refused_is_written_when_there_is_room(void **state)
+{
+    struct shoal_index_stats stats;
+    struct scene scene;
+    unsigned told = 0;
+    rlim_t before;
+
+    (void)state;
+    scene_open(&scene);
+    shoal_index_tell(scene.index, on_trouble, &told);
+    put(&scene, 7, "a1");
+    put(&scene, 8, "e1");
+    settle(&scene);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    before = files_may_have(1);
+    put(&scene, 7, "");
+    for (unsigned i = 9; i < IDS; i++)
+        put(&scene, i, "a2");
+    for (unsigned round = 0; round < 2; round++) { /* each failure is one more try, and no more news */
+        do {
+            (void)uv_run(&scene.loop, UV_RUN_ONCE);
+            shoal_index_stats(scene.index, &stats);
+        } while (stats.writes_failed <= round);
+        put(&scene, round, "e5");
+        assert_int_equal(told, 1);
+        assert_true(shoal_index_is_whole(scene.index));
+        expect_scan(&scene, 0, IDS - 1, round == 1, false, IDS);
+        expect_gets(&scene);
+    }
+    (void)files_may_have(before);
+    settle(&scene);
+    assert_int_equal(told, 2);
+    assert_true(shoal_index_is_whole(scene.index));
+    expect_scan(&scene, 0, IDS - 1, false, true, IDS);
+    expect_gets(&scene);
+    scene_close(&scene);
+}
+
+/* Memory has its bound: what does not fit is not there, and the lists must say so until the agent starts again. */
+static void test_more_than_memory_holds_is_not_whole(void **state)
+{
+    struct shoal_index_stats stats;
+    struct scene scene;
+    rlim_t before;
+
+    (void)state;
+    scene_open(&scene);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    before = files_may_have(1);
+    for (unsigned i = 0; i <= SHOAL_INDEX_UNWRITTEN_MAX; i++) {
+        struct shoal_job_id id = id_of(i);
+
+        id.bytes[0] = (uint8_t)(i >> 16);
+        assert_true(shoal_index_is_whole(scene.index));
+        shoal_index_put(scene.index, id, false, shoal_view_text("e"));
+    }
+    (void)files_may_have(before);
+    assert_false(shoal_index_is_whole(scene.index));
+    shoal_index_stats(scene.index, &stats);
+    assert_int_equal(stats.newest, SHOAL_INDEX_UNWRITTEN_MAX);
+    scene_close(&scene);
+}
+
 static void test_one_scan_too_many_is_refused(void **state)
 {
     struct seen seen[SHOAL_INDEX_SCANS_MAX + 1];
@@ -229,6 +316,8 @@ int main(void)
         cmocka_unit_test(test_what_was_put_is_in_every_later_scan),
         cmocka_unit_test(test_what_an_earlier_agent_wrote_is_gone),
         cmocka_unit_test(test_many_are_written_before_the_loop_runs),
+        cmocka_unit_test(test_what_a_full_disk_refused_is_written_when_there_is_room),
+        cmocka_unit_test(test_more_than_memory_holds_is_not_whole),
         cmocka_unit_test(test_one_scan_too_many_is_refused),
     };
 
