@@ -19,6 +19,9 @@
 #define SOURCES_MAX (1 + SHOAL_JOB_WORKERS_MAX) /* the driver and its workers */
 #define FAILURES_MAX 20u
 #define TRIM_BYTES ((size_t)4 << 20)
+/* How long a node waits for more; until something has come, less, since whoever looks does not know yet whether the job runs. */
+#define WAIT_MS "10000"
+#define FIRST_WAIT_MS "2000"
 
 struct source {
     const char *which;
@@ -44,6 +47,7 @@ struct logs {
     unsigned count;
     unsigned failures;
     bool any; /* something came */
+    char waits[400]; /* what was said of the job's waiting */
 };
 
 static void add_source(struct logs *logs, const char *which, uint64_t task, const char *label)
@@ -163,7 +167,7 @@ static int ask(struct logs *logs, struct source *source, bool *came)
     if (source->task != UINT64_MAX)
         (void)snprintf(task, sizeof(task), "&task=%" PRIu64, source->task);
     (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s%s&cursor=%s&wait_ms=%s", logs->id, source->which, task,
-                   source->cursor, waits ? "10000" : "0");
+                   source->cursor, !waits ? "0" : logs->any ? WAIT_MS : FIRST_WAIT_MS);
     code = cli_call(logs->cli, &call, &answer, logs->failures < FAILURES_MAX && logs->go_on && known);
     if (code == SHOAL_EXIT_OK) {
         *came = *came || answer.body.len > 0;
@@ -206,6 +210,27 @@ static bool try_again(struct logs *logs, int code)
            logs->sources[0].cursor[0] != '0' && logs->failures++ < FAILURES_MAX;
 }
 
+/* Nothing is printed yet: where the job waits, its reason is said, and again when it is another one. */
+static void say_why_it_waits(struct logs *logs)
+{
+    struct json_input *input = NULL;
+    const struct json_value *job;
+    struct cli_answer answer;
+    char path[400], line[sizeof(logs->waits)];
+
+    (void)snprintf(path, sizeof(path), "/v1/jobs/%s", logs->id);
+    if (cli_get(logs->cli, path, &answer, &input) != SHOAL_EXIT_OK)
+        return;
+    job = json_input_root(input);
+    (void)snprintf(line, sizeof(line), "%.30s: %.340s", cli_text_at(job, "state"), cli_text_at(job, "detail"));
+    if (strncmp(line, "PENDING", 7) == 0 && cli_text_at(job, "detail")[0] != '\0' && strcmp(line, logs->waits) != 0) {
+        cli_say(logs->cli, "%s %s", cli_text_at(job, "id"), line);
+        memcpy(logs->waits, line, sizeof(line));
+    }
+    json_input_free(input);
+    cli_answer_free(&answer);
+}
+
 static int show_logs(struct logs *logs)
 {
     struct timespec start = cli_monotonic();
@@ -223,6 +248,8 @@ static int show_logs(struct logs *logs)
         logs->failures = 0;
         if (logs->tailing && (!came || all_ended))
             show_tail(logs);
+        if (!all_ended && !logs->any && logs->go_on)
+            say_why_it_waits(logs);
         if (all_ended)
             return SHOAL_EXIT_OK; /* what could not be written is said at the end of the program */
         if (!cli_time_is_left(logs->cli, start))

@@ -83,6 +83,7 @@ struct shoal_allocate_input {
     uint32_t slot_count;
     const struct shoal_allocate_job *jobs;
     uint32_t job_count;
+    uint32_t slotless; /* hosts beside these that offer no slots, since their Python has no framework: for the explanation */
 };
 
 enum shoal_allocate_why {

@@ -92,6 +92,17 @@ static bool view_room(struct sched_view *view, size_t hosts, size_t slots, size_
 
 static bool takes_workers(const struct sched_node *node) { return node->info.slots > 0; }
 
+/* Hosts that are there and offer nothing: their Python has no framework. */
+static uint32_t slotless_hosts(const struct shoal_sched *s)
+{
+    uint32_t count = 0;
+
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
+    for (size_t i = 0; i < s->node_count; i++)
+        count += !takes_workers(&s->nodes[i]) && s->nodes[i].info.state == SHOAL_SCHED_NODE_ALIVE;
+    return count;
+}
+
 static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
 {
     SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
@@ -315,7 +326,8 @@ static uint64_t waiting_mark(const struct shoal_allocate_input *view, const stru
                              uint32_t job)
 {
     const struct shoal_allocate_grant *grant = &out->grants[job];
-    const uint64_t words[] = { grant->why, grant->avail, grant->mesh, view->jobs[job].min, view->jobs[job].max };
+    const uint64_t words[] = { grant->why,         grant->avail,    grant->mesh,     view->jobs[job].min, view->jobs[job].max,
+                               view->host_count > 0, out->pools > 0, view->slotless > 0 };
     uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
 
     SHOAL_ASSERT(job < view->job_count);
@@ -438,6 +450,7 @@ void sched_view_due(struct shoal_sched *s)
         .slot_count = view->slot_count,
         .jobs = view->jobs,
         .job_count = view->job_count,
+        .slotless = slotless_hosts(s),
     };
     out = (struct shoal_allocate_out){ .grants = view->grants, .slots = view->given };
     if (shoal_allocate(view->work, &in, &out) != SHOAL_OK)

@@ -5,17 +5,23 @@
 
 #include "shoal/banned.h"
 
-static const char *kind_text(const struct shoal_allocate_job *job)
+#define KIND_BYTES 64u
+
+static const char *kind_text(const struct shoal_allocate_job *job, uint32_t count, char text[KIND_BYTES])
 {
-    static const char *const kinds[][3] = {
-        [SHOAL_JOB_DEVICE_AUTO] = { "slots", "slots of hosts with torch", "slots of hosts with TensorFlow" },
-        [SHOAL_JOB_DEVICE_CPU] = { "CPU slots", "CPU slots of hosts with torch", "CPU slots of hosts with TensorFlow" },
-        [SHOAL_JOB_DEVICE_GPU] = { "GPU slots", "GPU slots of hosts with torch", "GPU slots of hosts with TensorFlow" },
-        [SHOAL_ALLOCATE_SHARE] = { "parts of GPUs", "parts of GPUs of hosts with torch", "parts of GPUs of hosts with TensorFlow" },
+    static const char *const kinds[][2] = {
+        [SHOAL_JOB_DEVICE_AUTO] = { "slot", "slots" },
+        [SHOAL_JOB_DEVICE_CPU] = { "CPU slot", "CPU slots" },
+        [SHOAL_JOB_DEVICE_GPU] = { "GPU slot", "GPU slots" },
+        [SHOAL_ALLOCATE_SHARE] = { "part of a GPU", "parts of GPUs" },
     };
 
     SHOAL_ASSERT(job->device < sizeof(kinds) / sizeof(kinds[0]));
-    return kinds[job->device][(job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? 2 : (job->needs & SHOAL_SERVES_TORCH) != 0];
+    (void)snprintf(text, KIND_BYTES, "%s%s", kinds[job->device][count != 1],
+                   (job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? " of hosts with TensorFlow"
+                   : (job->needs & SHOAL_SERVES_TORCH) != 0    ? " of hosts with torch"
+                                                               : "");
+    return text;
 }
 
 /* Tells what of a card it needs, and why it gets none. */
@@ -84,13 +90,43 @@ static bool frameworks_matter(const struct shoal_allocate_input *view, const str
     return false;
 }
 
+/* It needs more than the whole mesh has. `job`: as the text names what it needs. */
+static void explain_too_large(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out,
+                              const struct shoal_allocate_job *job, uint32_t mesh, char *text, size_t cap)
+{
+    static const char *const remedies[2][2] = {
+        { "add hosts that have some", "add hosts" },
+        { "install it in the Python of a host and start its agent again", "install it in the Python of more hosts and start their agents again" },
+    };
+    char kind[KIND_BYTES];
+
+    SHOAL_ASSERT(mesh < job->min);
+    if (view->host_count == 0) {
+        (void)snprintf(text, cap, "no host of the mesh has a slot: %s",
+                       view->slotless == 0 ? "add hosts"
+                                           : "no host's Python has torch or TensorFlow, and NumPy; run `shoal doctor` on a host, "
+                                             "name one with --python, or make it with --setup-python of `shoal init` and "
+                                             "`shoal join`");
+        return;
+    }
+    if (out->pools == 0) {
+        (void)snprintf(text, cap, "needs %u %s, and no host of the mesh takes new work now: those with slots drain, or do not "
+                                  "answer", job->min, kind_text(job, job->min, kind));
+        return;
+    }
+    (void)snprintf(text, cap, "needs %u %s%s, but %s %u: %s%s", job->min, kind_text(job, job->min, kind),
+                   job->class_hash != 0 ? " of its numeric class" : "",
+                   job->unfit_count > 0 ? "the hosts that can run it have" : "the whole mesh has", mesh,
+                   mesh > 0 ? "ask for fewer workers or " : "", remedies[job->needs != 0][mesh > 0]);
+}
+
 void shoal_allocate_explain(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
                             char *text, size_t cap)
 {
     const struct shoal_allocate_grant *grant = &out->grants[job];
     struct shoal_allocate_job told = view->jobs[job];
     const struct shoal_allocate_job *j = &told;
-    char head[SHOAL_JOB_ID_TEXT_BYTES] = "";
+    char head[SHOAL_JOB_ID_TEXT_BYTES] = "", kind[KIND_BYTES];
 
     SHOAL_ASSERT(job < view->job_count);
     if (!frameworks_matter(view, j))
@@ -107,34 +143,31 @@ void shoal_allocate_explain(const struct shoal_allocate_input *view, const struc
     }
     switch (grant->why) {
     case SHOAL_ALLOCATE_GIVEN:
-        (void)snprintf(text, cap, "given %u of %u %s", grant->count, j->max, kind_text(j));
+        (void)snprintf(text, cap, "given %u of %u %s", grant->count, j->max, kind_text(j, j->max, kind));
         return;
     case SHOAL_ALLOCATE_SHARED:
         (void)snprintf(text, cap,
                        "given %u %s of at most %u: its fair share among the running jobs of the %u in the mesh",
-                       grant->count, kind_text(j), j->max, grant->mesh);
+                       grant->count, kind_text(j, grant->count, kind), j->max, grant->mesh);
         return;
     case SHOAL_ALLOCATE_NONE: (void)snprintf(text, cap, "wants no slots now"); return;
     case SHOAL_ALLOCATE_TOO_LARGE:
-        (void)snprintf(text, cap, "needs %u %s%s, but %s %u: ask for fewer workers or %s", j->min,
-                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "",
-                       j->unfit_count > 0 ? "the hosts that can run it have" : "the whole mesh has", grant->mesh,
-                       j->needs != 0 ? "install it in the Python of more hosts and start their agents again" : "add hosts");
+        explain_too_large(view, out, j, grant->mesh, text, cap);
         return;
     case SHOAL_ALLOCATE_HEAD:
         (void)snprintf(text, cap,
                        "first in the queue: needs %u %s, %u are held for it so far; it starts when running jobs end",
-                       j->min, kind_text(j), grant->avail);
+                       j->min, kind_text(j, j->min, kind), grant->avail);
         return;
     case SHOAL_ALLOCATE_BEHIND:
         (void)snprintf(text, cap,
                        "needs %u %s: what is free is held for %s, which is before it in the queue; raise its priority "
                        "to go first",
-                       j->min, kind_text(j), head);
+                       j->min, kind_text(j, j->min, kind), head);
         return;
     case SHOAL_ALLOCATE_FULL:
         (void)snprintf(text, cap, "needs %u %s: all %u of the mesh are taken by running jobs; it starts when one ends",
-                       j->min, kind_text(j), grant->mesh);
+                       j->min, kind_text(j, j->min, kind), grant->mesh);
         return;
     }
     (void)snprintf(text, cap, "%s", "");

@@ -92,7 +92,7 @@ def test_what_has_too_few_such_hosts_waits_and_says_what_would_help(mesh, tmp_pa
     try:
         job = submit(mesh, mesh.hosts[0], tmp_path, framework="edtPyTorch")
         for host in mesh.hosts:
-            mesh.until(lambda: "needs 1 slots of hosts with torch, but the whole mesh has 0" in str(host.get("/v1/jobs/%s/why" % job)["why"]), 30,
+            mesh.until(lambda: "needs 1 slot of hosts with torch, but the whole mesh has 0" in str(host.get("/v1/jobs/%s/why" % job)["why"]), 30,
                        "%s says why" % host.name)
         mesh.shoal("job", "delete", job, "--node", mesh.hosts[0].url)
     finally:

@@ -229,7 +229,7 @@ def test_without_such_a_card_a_service_says_what_it_waits_for(gpus):
     g.deploy("shares", "shared")
     g.waits("shares", "needs 4096 MiB of a GPU, and no host of the mesh has one that can be shared")
     g.deploy("alone", "exclusive")
-    g.waits("alone", "GPU slots, but the whole mesh has 0")
+    g.waits("alone", "GPU slot, but the whole mesh has 0")
     g.profile("alone", "no")  # what is edited counts for the next kernel
     g.until_ready("alone", 1)
 

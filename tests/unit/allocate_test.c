@@ -242,7 +242,7 @@ static const struct {
       { 1, 1, 1 },
       "tensorflow",
       0,
-      "needs 1 slots of hosts with TensorFlow, but the whole mesh has 0: ask for fewer workers or install it",
+      "needs 1 slot of hosts with TensorFlow, but the whole mesh has 0: install it in the Python of a host",
       false },
 };
 
@@ -267,6 +267,47 @@ static void test_a_job_goes_where_its_framework_is(void **state)
         for (uint32_t i = 0; i < s.view.slot_count; i++)
             if (s.after[i] == 0 && !shoal_host_serves(s.hosts[i / 2].serves, s.jobs[0].needs))
                 fail_msg("%s: slot %u of a host without it", framework_rows[r].name, i);
+    }
+}
+
+/* What a job that finds nothing is told: what is known of the cause, and what helps. */
+static const struct {
+    const char *name;
+    uint32_t hosts[2]; /* slots of each */
+    uint32_t slotless; /* hosts beside them */
+    bool drained;
+    uint8_t device;
+    uint32_t min;
+    const char *why;
+} nothing_rows[] = {
+    { "no Python has a framework", { 0 }, 2, false, SHOAL_JOB_DEVICE_AUTO, 1, "no host of the mesh has a slot: no host's Python has torch or TensorFlow" },
+    { "what to do then", { 0 }, 1, false, SHOAL_JOB_DEVICE_AUTO, 2, "`shoal doctor` on a host" },
+    { "no host at all", { 0 }, 0, false, SHOAL_JOB_DEVICE_AUTO, 1, "no host of the mesh has a slot: add hosts" },
+    { "all are drained", { 2, 1 }, 1, true, SHOAL_JOB_DEVICE_AUTO, 1, "no host of the mesh takes new work" },
+    { "no card", { 2 }, 0, false, SHOAL_JOB_DEVICE_GPU, 1, "needs 1 GPU slot, but the whole mesh has 0: add hosts that have some" },
+    { "the least is too much", { 2 }, 1, false, SHOAL_JOB_DEVICE_AUTO, 3, "needs 3 slots, but the whole mesh has 2: ask for fewer workers or add hosts" },
+};
+
+static void test_a_job_that_finds_nothing_is_told_why(void **state)
+{
+    (void)state;
+    for (size_t r = 0; r < sizeof(nothing_rows) / sizeof(nothing_rows[0]); r++) {
+        struct scene s = { .view = { .slotless = nothing_rows[r].slotless } };
+        char text[SHOAL_JOB_REASON_BYTES];
+
+        wire(&s);
+        for (unsigned h = 0; h < 2 && nothing_rows[r].hosts[h] > 0; h++) {
+            add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, nothing_rows[r].hosts[h]);
+            s.hosts[h].usable = !nothing_rows[r].drained;
+        }
+        add_job(&s, 0, 0, false, nothing_rows[r].min, nothing_rows[r].min);
+        s.jobs[0].device = nothing_rows[r].device;
+        s.jobs[0].needs = SHOAL_SERVES_TORCH;
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        shoal_allocate_explain(&s.view, &s.out, 0, text, sizeof(text));
+        if (strstr(text, nothing_rows[r].why) == NULL ||
+            (nothing_rows[r].min == 1 && strstr(text, "fewer workers") != NULL) || strlen(text) + 1 == sizeof(text))
+            fail_msg("%s: \"%s\"", nothing_rows[r].name, text);
     }
 }
 
@@ -892,7 +933,7 @@ static void test_large(void **state)
     struct shoal_allocate_job *jobs = calloc(J, sizeof(*jobs));
     struct shoal_allocate_grant *grants = calloc(J, sizeof(*grants));
     int32_t *slots = calloc(N, sizeof(*slots)), *after = calloc(N, sizeof(*after));
-    struct shoal_allocate_input view = { hosts, H, slots, N, jobs, J };
+    struct shoal_allocate_input view = { hosts, H, slots, N, jobs, J, 0 };
     struct shoal_allocate_out out = { .grants = grants, .slots = after };
     struct shoal_allocate *large;
     struct timespec a, b;
@@ -943,7 +984,8 @@ int main(void)
         cmocka_unit_test(test_parts_beyond_the_bound_wait),
         cmocka_unit_test(test_a_host_that_will_not_do_goes_to_others),
         cmocka_unit_test(test_replicas_are_spread),
-        cmocka_unit_test(test_table),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_a_job_that_finds_nothing_is_told_why),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),
         cmocka_unit_test(test_services),    cmocka_unit_test(test_services_first),
         cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint), cmocka_unit_test(test_order),
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),

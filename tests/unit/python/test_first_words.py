@@ -1,5 +1,7 @@
 """What a newcomer types first: half a command, `--help` in every place, no token. Each answer says what to do, once."""
 
+import http.server
+import json
 import os
 import pathlib
 import socket
@@ -159,3 +161,38 @@ def test_a_fault_of_this_side_is_told_once_and_asks_no_other_node(shoal, node):
     assert good.requests == []
     done = shoal("why", "x", "--node", "gopher://127.0.0.1", *AS)
     assert done.returncode == 2 and "gopher" in done.stderr and done.stderr.count("\n") == 1, done
+
+
+class Waiting(http.server.BaseHTTPRequestHandler):
+    """A node on which a job waits: its log is empty until it was asked for it four times, and then it has ended."""
+
+    protocol_version = "HTTP/1.1"
+    asked = 0
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        log = "/log?" in self.path
+        Waiting.asked += log
+        ended = Waiting.asked > 4
+        body = (b"done\n" if ended else b"") if log else json.dumps({
+            "id": "shoal-1", "state": "FINISHED" if ended else "PENDING_CRD_SCHEDULER", "hasEnded": ended,
+            "detail": "" if ended else "needs 3 slots"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        if log:
+            self.send_header("Shoal-Log-Next", "5" if ended else "0")
+            self.send_header("Shoal-Log-Ended", "true" if ended else "false")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_whoever_follows_a_job_that_waits_is_told_why_once(shoal, tmp_path):
+    (tmp_path / "token").write_text("t")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Waiting) as node:
+        threading.Thread(target=node.serve_forever, daemon=True).start()
+        done = shoal("job", "logs", "-f", "shoal-1", "--token-file", str(tmp_path / "token"), "--node", "http://127.0.0.1:%d" % node.server_port)
+        node.shutdown()
+    assert (done.returncode, done.stdout) == (0, "done\n"), done
+    assert done.stderr == "shoal-1 PENDING_CRD_SCHEDULER: needs 3 slots\n"
