@@ -10,6 +10,8 @@
 
 #include "shoal/job_facts.h"
 
+#include "python_packages.h"
+
 #include "shoal/banned.h"
 
 /* Its path, and whether it finds what a framework imports: torch or TensorFlow, which both need NumPy. */
@@ -84,6 +86,23 @@ static bool run(const char *const words[])
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/* Before anything is loaded: what, how much, and how it would be less. */
+static void say_what_is_installed(const char *base, const char *folder)
+{
+    struct agent_devices devices = { 0 };
+
+    agent_devices_find(&devices);
+    (void)fprintf(stderr,
+                  "%s has no torch: makes %s and installs " PYTHON_TORCH ", " PYTHON_NUMPY " and " PYTHON_SCIKIT_LEARN
+                  " there, by pip; all hosts of a mesh need the same torch, in the same build.\n"
+                  "About 200 MB to load where pip's index gives torch's CPU build; several GB, and 6 GB on disk, where it gives "
+                  "the one with CUDA.\n%s",
+                  base, folder,
+                  devices.count > 0 ? ""
+                                    : "No NVIDIA GPU is found here: the CPU build is enough if no host has one. PIP_INDEX_URL or "
+                                      "/etc/pip.conf names the index that is asked.\n");
+}
+
 enum shoal_err agent_python_make(const char *data, const char *wanted, char python[AGENT_PATH_BYTES],
                                  struct shoal_msg *msg)
 {
@@ -108,16 +127,17 @@ enum shoal_err agent_python_make(const char *data, const char *wanted, char pyth
     (void)snprintf(folder, sizeof(folder), "%s/python", resolved);
     (void)snprintf(made, sizeof(made), "%s/bin/python", folder);
     free(resolved);
-    (void)fprintf(stderr, "%s has no torch: makes %s and installs torch, numpy and scikit-learn there, by pip\n", base, folder);
+    say_what_is_installed(base, folder);
     if (access(made, X_OK) != 0 && !run((const char *const[]){ base, "-m", "venv", folder, NULL }))
         return shoal_fail(msg, SHOAL_ERR_NOT_FOUND,
                           "%s makes no virtual environment (Debian: apt install python3-venv); then say this again",
                           base);
-    if (!run((const char *const[]){ made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "torch",
-                                    "numpy", "scikit-learn", NULL })) /* the last for the demo's model, and many scripts */
+    if (!run((const char *const[]){ made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON_TORCH,
+                                    PYTHON_NUMPY, PYTHON_SCIKIT_LEARN, NULL }))
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE,
-                          "pip could not install torch, numpy and scikit-learn (above is why): set its index in /etc/pip.conf or "
-                          "PIP_INDEX_URL and say this again, or name a Python that has them with --python");
+                          "pip could not install " PYTHON_TORCH ", " PYTHON_NUMPY " and " PYTHON_SCIKIT_LEARN " (above is why; they "
+                          "need Python " PYTHON_OLDEST " or later): set its index in /etc/pip.conf or PIP_INDEX_URL and say this "
+                          "again, or name a Python that has them with --python");
     return ask(made, python, &serves, msg);
 }
 

@@ -155,26 +155,51 @@ def test_it_says_what_answers_where_a_peer_should(data, bare):
         assert "own agent" in peers(data, port)[0][1]
 
 
-def wheel(folder, name):
-    with zipfile.ZipFile(folder / (name + "-9.0-py3-none-any.whl"), "w") as archive:
-        archive.writestr(name + ".py", "__version__ = '9.0'\n")
-        archive.writestr(name + "-9.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: %s\nVersion: 9.0\n" % name)
-        archive.writestr(name + "-9.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(name + "-9.0.dist-info/RECORD", "")
+def wheel(folder, name, version):
+    folder.mkdir(exist_ok=True)
+    info = "%s-%s.dist-info/" % (name, version)
+    with zipfile.ZipFile(folder / ("%s-%s-py3-none-any.whl" % (name, version)), "w") as archive:
+        archive.writestr(name + ".py", "__version__ = '%s'\n" % version)
+        archive.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version))
+        archive.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(info + "RECORD", "")
+
+
+def pins():
+    """The versions that a mesh's hosts have, by package."""
+    text = (ROOT / "node/agent/python_packages.h").read_text()
+    return dict(re.findall(r'^#define PYTHON_[A-Z_]+ "([a-z-]+)==([0-9.]+)"', text, re.M))
 
 
 def test_setup_python_makes_what_jobs_need(data, bare, tmp_path):
-    """From the index that pip is configured for: here a folder."""
+    """From the index that pip is configured for: here a folder. It has a newer torch, too, which other hosts do not have."""
     pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}  # a host's file may constrain
+    assert set(pins()) == {"torch", "numpy", "scikit-learn"}
+    for name, version in pins().items():
+        wheel(tmp_path / "all", name.replace("-", "_"), version)
+    wheel(tmp_path, "torch", "99.0")
     failed = shoal("init", "--data", data, "--python", bare, "--setup-python", **pip)
     assert failed.returncode == 1 and "PIP_INDEX_URL" in failed.stderr and "--python" in failed.stderr
     assert not (data / "identity").exists()
-    for name in ("torch", "numpy", "scikit_learn"):
-        wheel(tmp_path, name)
+    pip["PIP_FIND_LINKS"] += " " + str(tmp_path / "all")
     done = shoal("init", "--data", data, "--python", bare, "--setup-python", **pip)
     assert done.returncode == 0, done.stderr
+    said = done.stderr[:done.stderr.index("on disk")]
+    assert all("%s==%s" % pin in said for pin in pins().items()) and "MB" in said and "the same torch" in said, done.stderr
     assert "python %s/python/bin/python" % data in (data / "agent.conf").read_text()
+    had = subprocess.run([str(data / "python/bin/python"), "-c", "import torch, numpy; print(torch.__version__, numpy.__version__)"],
+                         capture_output=True, text=True).stdout.split()
+    assert had == [pins()["torch"], pins()["numpy"]]
     assert checks("--data", data)["slots"][0] == "ok"
+
+
+def test_set_up_installs_the_same_versions():
+    """`.ci/setup` reads them where --setup-python has them."""
+    text = (ROOT / ".ci/setup").read_text()
+    pinned = next(line for line in text.splitlines() if line.startswith("pinned()"))
+    for name, version in pins().items():
+        said = subprocess.run(["sh", "-c", "%s\npinned %s" % (pinned, name)], cwd=ROOT, capture_output=True, text=True)
+        assert said.stdout == "%s==%s\n" % (name, version) and "$(pinned %s)" % name in text
 
 
 def test_setup_python_takes_one_that_has_all(data):
