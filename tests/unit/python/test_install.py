@@ -85,6 +85,13 @@ def settings(unit):
     return dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
 
 
+def test_the_service_is_started_again_for_ever(installed):
+    """A full disk passes: a service that systemd has given up on would stay down."""
+    lines = (installed / "lib" / "systemd" / "system" / "shoal-agent.service").read_text().splitlines()
+    assert "StartLimitIntervalSec=0" in lines and "Restart=on-failure" in lines
+    assert 2 <= int(next(line for line in lines if line.startswith("RestartSec=")).partition("=")[2]) < 10  # a lease freezes then
+
+
 def test_the_service_is_one_that_systemd_takes(installed, tmp_path):
     path = installed / "lib" / "systemd" / "system" / "shoal-agent.service"
     unit = settings(path.read_text())
