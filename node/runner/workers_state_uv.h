@@ -36,7 +36,9 @@ struct runner_link {
     unsigned spawns;         /* times that it was asked for; 0: it was found again */
     uint64_t warm_server;    /* that was asked for it; 0: the spawn helper was */
     uint64_t asked_ns;       /* when */
-    struct shoal_buf orders; /* what it was told before its WELCOME: u32 length and bytes, one after the other */
+    /* What it was told before its WELCOME, and what its socket has had no room for: u32 length and bytes, one after the other. */
+    struct shoal_buf orders;
+    size_t orders_sent; /* bytes of them that the socket has taken */
     struct shoal_job_id job;
     uint32_t generation;
     int fd;

@@ -262,6 +262,56 @@ void workers_runner_lost(struct runner_link *runner)
     reattach_check(workers);
 }
 
+static void on_runner_readable(uv_poll_t *poll, int status, int events);
+
+/* All the starts of a host's slots, each with its environment, a few times over. */
+#define ORDERS_BYTES_MAX (16 * SHOAL_MIB)
+
+static bool orders_add(struct runner_link *runner, const uint8_t *bytes, size_t len)
+{
+    const uint32_t len32 = (uint32_t)len;
+    const size_t before = runner->orders.len;
+
+    if (before + 4 + len <= ORDERS_BYTES_MAX && shoal_buf_append(&runner->orders, (const uint8_t *)&len32, 4) == SHOAL_OK &&
+        shoal_buf_append(&runner->orders, bytes, len) == SHOAL_OK)
+        return true;
+    runner->orders.len = before;
+    return false;
+}
+
+/* After its WELCOME no other runner is told what it was told. */
+static void orders_forget(struct runner_link *runner)
+{
+    if (runner->orders_sent < runner->orders.len)
+        return; /* with the last of them */
+    shoal_buf_deinit(&runner->orders);
+    runner->orders_sent = 0;
+}
+
+/* What the socket has no room for goes when the runner has read: a host's slots are started at once, and it forks for each. False:
+ * the runner is gone. */
+static bool orders_send(struct runner_link *runner)
+{
+    bool later = false;
+
+    if (!runner->poll_open)
+        return false;
+    while (!later && runner->orders_sent + 4 <= runner->orders.len) {
+        const uint8_t *order = runner->orders.bytes + runner->orders_sent;
+        uint32_t len;
+
+        memcpy(&len, order, 4);
+        later = send(runner->fd, order + 4, len, MSG_NOSIGNAL) < 0;
+        if (later && errno != EAGAIN)
+            return false;
+        runner->orders_sent += later ? 0 : 4 + len;
+    }
+    (void)uv_poll_start(&runner->poll, later ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_runner_readable);
+    if (runner->welcomed || runner->spawns == 0)
+        orders_forget(runner);
+    return true;
+}
+
 static void on_welcome(struct runner_link *runner, const struct shoal_runner_message *message, int control_fd)
 {
     struct workers *workers = runner->workers;
@@ -285,7 +335,7 @@ static void on_welcome(struct runner_link *runner, const struct shoal_runner_mes
     runner->welcomed = true;
     warm_answered(workers->warm, runner->warm_server);
     runner->awaited = message->status;
-    shoal_buf_deinit(&runner->orders);
+    orders_forget(runner);
 }
 
 static void watch_death(struct runner_link *runner, const struct shoal_runner_message *started)
@@ -399,7 +449,8 @@ static void on_runner_readable(uv_poll_t *poll, int status, int events)
     struct runner_link *runner = poll->data;
     struct workers *workers = runner->workers;
 
-    (void)events;
+    if (status == 0 && (events & UV_WRITABLE) != 0 && !orders_send(runner))
+        status = -1;
     /* After an error, which is told once, what the runner said is read to its end. */
     for (unsigned i = 0; status < 0 || i < TURN_MESSAGES_MAX; i++) {
         int passed;
@@ -563,32 +614,30 @@ static bool runner_again(struct runner_link *runner)
     next->alive_count = runner->alive_count;
     memcpy(next->alive, runner->alive, sizeof(next->alive));
     runner->orders = (struct shoal_buf){ 0 };
-    for (size_t at = 0; at + 4 <= next->orders.len;) {
-        uint32_t len;
-
-        memcpy(&len, next->orders.bytes + at, 4);
-        (void)send(next->fd, next->orders.bytes + at + 4, len, MSG_NOSIGNAL);
-        at += 4 + len;
-    }
+    runner->orders_sent = 0;
+    (void)orders_send(next); /* not taken: it is lost in its turn */
     return true;
 }
 
 static enum shoal_err command_send(struct workers *workers, struct runner_link *runner, struct shoal_msg *msg)
 {
+    bool must_wait = runner->orders_sent < runner->orders.len; /* orders keep their order */
     size_t len;
-    uint32_t len32;
     enum shoal_err err = shoal_runner_encode(&workers->command, workers->bytes, sizeof(workers->bytes), &len);
 
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "arguments and environment exceed %u bytes", (unsigned)sizeof(workers->bytes));
-    len32 = (uint32_t)len;
-    if (!runner->welcomed && runner->spawns > 0 &&
-        (shoal_buf_append(&runner->orders, (const uint8_t *)&len32, 4) != SHOAL_OK ||
-         shoal_buf_append(&runner->orders, workers->bytes, len) != SHOAL_OK))
-        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for an order to a runner");
-    if (send(runner->fd, workers->bytes, len, MSG_NOSIGNAL) < 0 && (runner->welcomed || runner->spawns == 0))
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the runner does not take orders: %s", strerror(errno));
-    return SHOAL_OK; /* not taken before the WELCOME: it is said again to the next one */
+    if ((runner->welcomed || runner->spawns == 0) && !must_wait) {
+        if (send(runner->fd, workers->bytes, len, MSG_NOSIGNAL) >= 0)
+            return SHOAL_OK;
+        must_wait = errno == EAGAIN && workers->command.kind == SHOAL_RUNNER_START;
+        if (!must_wait)
+            return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the runner does not take orders: %s", strerror(errno));
+    }
+    if (!orders_add(runner, workers->bytes, len))
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for an order to a runner, or too many wait for it");
+    (void)orders_send(runner); /* not taken before the WELCOME: it is said again to the next one */
+    return SHOAL_OK;
 }
 
 enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, uint32_t generation,

@@ -696,6 +696,51 @@ static void an_end_is_told_though_the_runner_stands_still(void **state)
     assert_int_equal(waitpid(lives, &status, 0), lives);
 }
 
+/* As many as a host has slots, each with its whole environment: more than a socket holds while the runner is busy. */
+static void orders_wait_for_room_in_the_runners_socket(void **state)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    static struct shoal_runner_message got;
+    struct fixture *f = *state;
+    struct shoal_job_id job;
+    struct shoal_runner_start start = { .cwd = "/", .stdout_path = "", .stderr_path = "", .lock_path = "", .cgroup = "", .argc = 1, .envc = 1 };
+    char *env = malloc(8192);
+    uint64_t heard = 0;
+
+    memset(env, 'e', 8191);
+    env[8191] = '\0';
+    start.argv[0] = "fit";
+    start.env[0] = env;
+    assert_true(shoal_job_id_parse(JOB, &job));
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    say(f, fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1), f->page_fd);
+    turns(f);
+    for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++) {
+        struct shoal_msg msg = { "" };
+
+        start.worker_id = 100 + i;
+        start.slot = i;
+        if (workers_start(f->workers, job, 3, &start, &msg) != SHOAL_OK)
+            fail_msg("the order for slot %u is not taken: %s", i, msg.text);
+    }
+    workers_kill(f->workers, 100, 0); /* behind them */
+    for (uint32_t i = 0; i < 100 && heard <= SHOAL_SLOTS_MAX; i++) {
+        ssize_t len;
+
+        while ((len = recv(f->agent, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
+            assert_int_equal(shoal_runner_decode(shoal_view_of(bytes, (size_t)len), &got), SHOAL_OK);
+            assert_int_equal(got.kind, heard < SHOAL_SLOTS_MAX ? SHOAL_RUNNER_START : SHOAL_RUNNER_KILL);
+            assert_int_equal(got.worker_id, 100 + heard % SHOAL_SLOTS_MAX);
+            heard++;
+        }
+        turns(f);
+    }
+    assert_int_equal(heard, SHOAL_SLOTS_MAX + 1);
+    assert_int_equal(f->exits, 0);
+    free(env);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -713,6 +758,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(an_end_is_told_though_the_runner_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_that_accepts_nobody_is_not_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(orders_wait_for_room_in_the_runners_socket, setup, teardown),
     };
 
     if (argc > 1 && strcmp(argv[1], "spawn-helper") == 0) /* workers_create() starts this program again */
