@@ -18,6 +18,7 @@ struct shoal_facts_record {
     bool simulated;
     uint32_t rules;                     /* SHOAL_SCHED_RULES */
     uint32_t serves;                    /* SHOAL_SERVES_*: what its Python has; 0: not told */
+    uint32_t job_workers;               /* SHOAL_JOB_WORKERS_MAX of the version it runs; 0: not told, as of versions that take 64 */
     uint64_t mesh_version, mesh_config; /* as PUBLISH_MESH says them of its own */
     bool draining, drained;             /* see shoal/sched_event.h; nothing is left to move */
     char domain[SHOAL_SCHED_DOMAIN_BYTES];

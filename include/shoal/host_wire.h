@@ -20,6 +20,7 @@
 #define SHOAL_HOST_WIRE_H
 
 #include "shoal/host.h"
+#include "shoal/ranks.h"
 
 #define SHOAL_HOST_WIRE_VERSION 1
 /* Below SHOAL_FRAME_BYTES_MAX: a CONFIRM with a specification, or an epoch. */
@@ -96,7 +97,7 @@ struct shoal_worker_report {
     uint32_t ready_call;
     struct shoal_epoch epoch;             /* newest epoch it was given (or said it is in) */
     bool closed;                          /* it left that epoch */
-    uint64_t unheard;                     /* members of that epoch that it does not hear: bit by rank */
+    struct shoal_ranks unheard;           /* members of that epoch that it does not hear */
     uint64_t applied_step, complete_step; /* as of the newest HELLO or CLOSED */
     uint32_t done_call;                   /* DONE was said for this call */
     uint64_t final_step, state_digest;
@@ -219,7 +220,7 @@ struct shoal_host_message {
         struct {
             uint64_t worker_id;
             struct shoal_epoch epoch;
-            uint64_t ranks; /* of that epoch, bit by rank */
+            struct shoal_ranks ranks; /* of that epoch */
         } broken;
         struct {
             uint64_t worker_id;

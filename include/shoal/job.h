@@ -134,8 +134,10 @@ struct shoal_data_epoch {
 /* Calls to train() of one job, and data epochs kept (the oldest is dropped). */
 #define SHOAL_CALLS_MAX 16
 #define SHOAL_DATA_EPOCHS_MAX 128
-/* A job's workers, leaving ones and drivers included. */
-#define SHOAL_PLACEMENTS_MAX 80
+/* A job's workers, leaving ones and drivers included: of the largest job, and of a plain one. Replicas of all versions refuse
+ * what is beyond the latter at the same entry. */
+#define SHOAL_PLACEMENTS_MAX (SHOAL_JOB_WORKERS_MAX + 16)
+#define SHOAL_PLACEMENTS_PLAIN (SHOAL_JOB_WORKERS_PLAIN + 16)
 
 struct shoal_job {
     struct shoal_job_id id;
@@ -164,7 +166,8 @@ struct shoal_job {
 
     uint64_t workers_made; /* counts worker ids */
     uint32_t placement_count;
-    struct shoal_placement placements[SHOAL_PLACEMENTS_MAX];
+    uint32_t placement_cap; /* SHOAL_PLACEMENTS_PLAIN, or of a wide job SHOAL_PLACEMENTS_MAX */
+    struct shoal_placement *placements;
     uint32_t call_count; /* calls[i] is call i + 1 */
     uint32_t data_epoch_count;
 
@@ -229,12 +232,17 @@ struct shoal_call *shoal_job_call(const struct shoal_job *job, uint32_t call); /
 const struct shoal_call *
 shoal_job_running_call(const struct shoal_job *job);  /* WAITING or RUNNING or DONE; NULL: none */
 uint32_t shoal_job_held(const struct shoal_job *job); /* placements with a slot */
+/* Workers that one PLACE entry of it may add, and members of its epochs. */
+static inline uint32_t shoal_job_workers_bound(const struct shoal_job *job)
+{
+    return shoal_job_spec_is_wide(&job->spec) ? SHOAL_JOB_WORKERS_MAX : SHOAL_JOB_WORKERS_PLAIN;
+}
 
 /* ---- Arrays ------------------------------------------------------------------------------------------------------ */
 
 /* The positions of up to `cap` tasks that are PENDING, the first ones first. Returns how many. */
 uint32_t shoal_job_tasks_pending(const struct shoal_job *job, uint32_t *positions, uint32_t cap);
-/* How many tasks may be placed now beside those that run, by the array's own limit and by SHOAL_PLACE_MAX (T3). */
+/* How many tasks may be placed now beside those that run, by the array's own limit and by SHOAL_PLACE_TASKS_MAX (T3). */
 uint32_t shoal_job_tasks_room(const struct shoal_job *job);
 /* The exit code of the whole: 0 when every task is DONE, else that of the first task in the array's order that is
  * not; -1 when that one has none. `position`: of that task, or SHOAL_ARRAY_NONE. */

@@ -28,8 +28,10 @@ enum shoal_job_entry_kind {
     SHOAL_JOB_ENTRY_KIND_COUNT,
 };
 
-/* Workers of one PLACE entry. */
+/* Workers of one PLACE entry, tasks of one TASKS entry, and placements that end in one. */
 #define SHOAL_PLACE_MAX SHOAL_JOB_WORKERS_MAX
+#define SHOAL_PLACE_TASKS_MAX SHOAL_JOB_WORKERS_PLAIN
+#define SHOAL_TASK_ENDS_MAX SHOAL_PLACEMENTS_PLAIN
 
 /* The end of one placement of a task. */
 struct shoal_task_end {
@@ -62,9 +64,9 @@ struct shoal_job_entry {
         } place;
         struct {
             uint32_t end_count;
-            struct shoal_task_end ends[SHOAL_PLACEMENTS_MAX];
+            struct shoal_task_end ends[SHOAL_TASK_ENDS_MAX];
             uint32_t add_count;
-            struct shoal_placement add[SHOAL_PLACE_MAX]; /* of role TASK; rank: the task's index, which is PENDING */
+            struct shoal_placement add[SHOAL_PLACE_TASKS_MAX]; /* of role TASK; rank: the task's index, which is PENDING */
         } tasks;
         struct shoal_call
             call; /* CALL: call, job_seed, engines_max, bundle, signature; CALL_STATE: call, state, final_step,

@@ -29,7 +29,7 @@ struct shoal_job_texts {
 /* On the wire and in the log: a head (kind SPEC) and a map, decision 0013. The table in sched/job/job_spec.c names its
  * fields. A new field is zero where a job does not use it, and is not written then. A job that an older version must
  * not run without knowing the field says so in `oldest`. */
-#define SHOAL_JOB_SPEC_VERSION 4
+#define SHOAL_JOB_SPEC_VERSION 5
 struct shoal_job_spec {
     uint8_t oldest; /* version that can run it; 0: any that can read it */
     char framework[SHOAL_JOB_TEXT_BYTES];
@@ -88,6 +88,8 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_check(const struct shoal_job_spec
 bool shoal_service_name_valid(const char *name);
 /* Its tasks are replicas: they have no end of their own, and are started again until the job is stopped. */
 static inline bool shoal_job_spec_serves(const struct shoal_job_spec *spec) { return spec->service[0] != '\0'; }
+/* More workers than versions before this one take. */
+static inline bool shoal_job_spec_is_wide(const struct shoal_job_spec *spec) { return spec->workers_max > SHOAL_JOB_WORKERS_PLAIN; }
 /* The next text of a list, or NULL: for (t = NULL; (t = shoal_job_texts_next(&list, t)) != NULL;) */
 const char *shoal_job_texts_next(const struct shoal_job_texts *texts, const char *text);
 

@@ -91,6 +91,7 @@ struct shoal_lead_event {
             enum shoal_lead_health health;
             bool draining;          /* its workers move elsewhere, as places there are to be had */
             bool no_slots;          /* it takes no workers; nor a driver, where another host can */
+            bool plain_jobs;        /* its agent is of a version that takes no job of so many workers as this one may have */
             uint32_t host_epoch;    /* as known; a higher one than a lease's voids the lease: the workers are dead */
             uint32_t links;         /* how often its link came up: another number, and what was sent is lost */
             uint64_t slots_version; /* of its newest slots record: a refusal names it */

@@ -55,8 +55,7 @@ _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX
 #define SHOAL_CHUNK_BYTES_MAX (SHOAL_MIB)
 _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "a chunk fits a frame");
 
-/* Slots of one host (eight devices of seven slices each, and some CPU shares), and workers of one job (an epoch with
- * every address fits one worker message). */
+/* Slots of one host: eight devices of seven slices each, and some CPU shares. */
 #define SHOAL_SLOTS_MAX 64
 
 /* Warm interpreters that wait on a host, one for each user and environment: each has 10 MB and more. Beyond them the one
@@ -84,9 +83,10 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_WARM_KEY_BYTES 8192
 /* Members of a communicator: ranks of one epoch, on two hosts or more beyond the slots of one. */
 #define SHOAL_RANKS_MAX 128
-/* Workers of one job. Its leader keeps who could not reach whom as bits of a word, and an agent of the version before takes no
- * larger epoch. */
-#define SHOAL_JOB_WORKERS_MAX 64
+/* Workers of one job: as many as a communicator has members. A plain job has at most 64, as versions before this one take
+ * them: what is written of it is what they write, and its bounds are theirs. A wide one runs where every host takes it. */
+#define SHOAL_JOB_WORKERS_MAX 128
+#define SHOAL_JOB_WORKERS_PLAIN 64
 /* Collectives of a communicator that were started and are not waited for: a model's buckets, not its parameters. */
 #define SHOAL_OPS_MAX 64
 /* A call of NCCL that makes or changes a communicator, until it is given up and host memory is used: some 100 ms in a host, and
@@ -120,9 +120,8 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_LEASE_FROZEN_BEFORE_NS (SHOAL_LEASE_NS - SHOAL_LEASE_FREEZE_NS)
 #define SHOAL_LEASE_KILLED_AFTER_NS (SHOAL_LEASE_KILL_NS - SHOAL_LEASE_FROZEN_BEFORE_NS)
 _Static_assert(SHOAL_LEASE_FREEZE_NS < SHOAL_LEASE_NS, "a worker stands still before its slot can go to another");
-_Static_assert(SHOAL_JOB_WORKERS_MAX <= 64, "members of a job's epoch fit the bits of a word");
 _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are members of one communicator");
-/* Virtual workers of a job (the sync interval): 64 for each of 64 workers. The tree over them has 12 levels. */
+/* Virtual workers of a job (the sync interval): 32 for each of 128 workers. The tree over them has 12 levels. */
 #define SHOAL_VIRTUAL_MAX 4096
 
 /* The processes of one job may print so much into their logs on one host, in MiB, unless the operator says otherwise

@@ -71,6 +71,7 @@ struct shoal_sched_node {
     struct shoal_cards cards;           /* that services may share; their shares are none of `slots` */
     uint32_t rules;                     /* SHOAL_SCHED_RULES of the version it runs; 0: of one before there were any */
     uint32_t serves;                    /* SHOAL_SERVES_*: frameworks of its Python; 0: not told */
+    uint32_t job_workers;               /* of one job, that its version takes; 0: not told */
     uint64_t mesh_version, mesh_config; /* of the copy of the mesh that it holds, by its own word; 0: not said */
     bool draining; /* an operator takes its work away: it gets nothing new, and what it has moves */
     uint32_t cpus;

@@ -20,6 +20,8 @@ uint64_t shoal_sched_mesh_version(const struct shoal_sched *sched);
 bool shoal_sched_is_bound(const struct shoal_sched *sched);
 /* False: a host that is here runs an agent of a version before those rules; what only newer ones read would part them. */
 bool shoal_sched_all_follow_rules(const struct shoal_sched *sched);
+/* True: `node` is here, and runs an agent of a version that takes no job of so many workers. */
+bool shoal_sched_refuses_workers(const struct shoal_sched *sched, uint32_t workers, struct shoal_node_id *node);
 /* That host says that it follows them. */
 bool shoal_sched_follows_rules(const struct shoal_sched *sched, struct shoal_node_id node);
 /* True when the mesh group has a leader that this node knows; outside of the group, when it hears most of the guardians. */

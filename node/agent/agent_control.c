@@ -127,6 +127,7 @@ void agent_publish_facts(struct agent *agent)
     const struct agent_settings *settings = &agent->settings;
     struct shoal_facts_record facts = { .rules = SHOAL_SCHED_RULES,
                                         .serves = settings->serves,
+                                        .job_workers = SHOAL_JOB_WORKERS_MAX,
                                         .mesh_version = agent->mesh_version,
                                         .mesh_config = agent->mesh_config,
                                         .cpus = (uint32_t)uv_available_parallelism(),

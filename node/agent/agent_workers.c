@@ -492,6 +492,20 @@ static bool knows(void *arg, struct shoal_job_id id, const struct shoal_worker_h
            shoal_secret_equal(hello->token, run->token, sizeof(run->token));
 }
 
+/* Bit r of the number is rank r. */
+static void log_unheard(struct agent *agent, const struct agent_job *job, uint64_t worker_id,
+                        const struct shoal_worker_unheard *unheard)
+{
+    char text[2 + 16 * SHOAL_RANKS_WORDS + 1];
+    uint32_t words = shoal_ranks_words(&unheard->ranks);
+    int len = snprintf(text, sizeof(text), "%#llx", (unsigned long long)unheard->ranks.words[words - 1]);
+
+    for (uint32_t i = words - 1; i > 0; i--)
+        len += snprintf(text + len, sizeof(text) - (size_t)len, "%016llx", (unsigned long long)unheard->ranks.words[i - 1]);
+    agent_log(agent, "%s: worker %llu, epoch %u.%u: ranks %s on other hosts are silent", job->text,
+              (unsigned long long)worker_id, unheard->epoch.e, unheard->epoch.k, text);
+}
+
 static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
                        const struct shoal_worker_message *message)
 {
@@ -515,9 +529,7 @@ static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
     case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
     case SHOAL_WORKER_HELLO: feed_restart(worker_id); break;
     case SHOAL_WORKER_UNHEARD:
-        agent_log(agent, "%s: worker %llu, epoch %u.%u: ranks %#llx on other hosts are silent", job->text,
-                  (unsigned long long)worker_id, message->unheard.epoch.e, message->unheard.epoch.k,
-                  (unsigned long long)message->unheard.ranks.words[0]);
+        log_unheard(agent, job, worker_id, &message->unheard);
         break;
     case SHOAL_WORKER_CLOSED:
         agent_log(agent, "%s: worker %llu left epoch %u.%u, step %llu applied, %llu complete", job->text,

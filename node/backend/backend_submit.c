@@ -38,6 +38,21 @@ static enum shoal_err copy_text(char *to, size_t cap, const char *from, const ch
     return SHOAL_OK;
 }
 
+/* Whoever guards or runs it reads its entries and epochs: a host of the version before takes none of more than 64 workers. */
+static enum shoal_err check_hosts(struct agent *agent, const struct shoal_job_options *o, struct shoal_msg *msg)
+{
+    struct shoal_node_id node;
+    char name[64];
+
+    if (!shoal_sched_refuses_workers(agent->sched, o->workers_max, &node))
+        return SHOAL_OK;
+    return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED,
+                      "%u workers: host %s runs an agent of a version that takes at most %d of one job; exchange it first, or "
+                      "ask for at most %d",
+                      o->workers_max, backend_node_name(agent, node, name, sizeof(name)), SHOAL_JOB_WORKERS_PLAIN,
+                      SHOAL_JOB_WORKERS_PLAIN);
+}
+
 /* The texts of a specification that have a place of their own in it. */
 static enum shoal_err copy_texts(struct shoal_job_spec *spec, const struct shoal_submit *submit, struct shoal_msg *msg)
 {
@@ -269,7 +284,9 @@ void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_
 
     if (!empty)
         name = inline_bundle ? shoal_blob_name(submit->bundle) : submit->bundle_hash;
-    err = spec_of(submit, name, &w->spec, &msg);
+    err = check_hosts(agent, submit->options, &msg);
+    if (err == SHOAL_OK)
+        err = spec_of(submit, name, &w->spec, &msg);
     if (err == SHOAL_OK && submit->ticket.len > 0)
         err = shoal_buf_append(&w->ticket, submit->ticket.bytes, submit->ticket.len);
     if (err != SHOAL_OK) {

@@ -24,6 +24,7 @@ static const struct shoal_pack_field facts_fields[] = {
     SHOAL_PACK_ROW(struct shoal_facts_record, "rules", U32, rules, UINT32_MAX),
     SHOAL_PACK_ROW(struct shoal_facts_record, "serves", U32, serves, UINT32_MAX),
     SHOAL_PACK_ROW(struct shoal_facts_record, "simulated", BOOL, simulated, 1),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "workers", U32, job_workers, UINT32_MAX),
 };
 static const struct shoal_pack_table facts_table = SHOAL_PACK_TABLE(facts_fields);
 
@@ -316,6 +317,7 @@ static void node_facts(struct shoal_sched_node *node, const struct shoal_record 
     node->draining = facts.draining;
     node->rules = facts.rules;
     node->serves = facts.serves;
+    node->job_workers = facts.job_workers;
     node->mesh_version = facts.mesh_version;
     node->mesh_config = facts.mesh_config;
     memcpy(node->domain, facts.domain, sizeof(node->domain));

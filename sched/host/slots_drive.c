@@ -172,7 +172,7 @@ static void report_worker(struct slots_step *s, struct hjob *job, struct worker 
         job_cut_text(s->slots->out.u.unfit.text, sizeof(s->slots->out.u.unfit.text), worker->report.text);
         (void)slots_send(s, job, job->leader, 0);
     }
-    if (worker->report.closed && worker->broken != 0) {
+    if (worker->report.closed && shoal_ranks_any(&worker->broken)) {
         s->slots->out.kind = SHOAL_HOST_BROKEN;
         s->slots->out.u.broken.worker_id = worker->place.worker_id;
         s->slots->out.u.broken.epoch = worker->report.epoch;

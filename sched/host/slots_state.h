@@ -54,7 +54,7 @@ struct worker {
     uint64_t quiet_ns; /* its report waits until then for what comes with it: most tasks end soon (S8) */
     struct shoal_worker_report report;
     bool unfit; /* it said that no engine of the job can run here; why is the report's text */
-    uint64_t broken; /* links that broke before it closed `report.epoch`, bit by rank */
+    struct shoal_ranks broken; /* members whose links broke before it closed `report.epoch` */
     /* Towards the worker: what it was told on its present connection, and what it is to be told. */
     uint32_t sent_call;
     uint64_t sent_epoch;

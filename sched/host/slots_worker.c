@@ -119,7 +119,7 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
 static void report_epoch(struct shoal_worker_report *report, struct shoal_epoch epoch)
 {
     if (shoal_epoch_cmp(epoch, report->epoch) != 0)
-        report->unheard = 0;
+        report->unheard = (struct shoal_ranks){ 0 };
     report->epoch = epoch;
 }
 
@@ -183,6 +183,15 @@ static void on_ready(struct slots_step *s, struct worker *worker, const struct s
     slots_worker_changed(s->slots, worker);
 }
 
+/* Ranks beyond 64 are told where the epoch has them: to a leader of the version before they would be no report at all. */
+static void keep_members(struct slots_step *s, const struct worker *worker, struct shoal_ranks *ranks)
+{
+    uint32_t count = slots_epoch(s->slots, &s->slots->jobs[worker->job])->member_count;
+
+    SHOAL_ASSERT(count <= SHOAL_RANKS_MAX);
+    shoal_ranks_limit(ranks, count > SHOAL_JOB_WORKERS_PLAIN ? count : SHOAL_JOB_WORKERS_PLAIN);
+}
+
 static void on_closed(struct slots_step *s, struct worker *worker, const struct shoal_worker_closed *closed)
 {
     struct shoal_worker_report *report = &worker->report;
@@ -192,7 +201,8 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
         return;
     report_epoch(report, closed->epoch);
     report->closed = true;
-    worker->broken = closed->broken.words[0]; /* a job's epoch has at most SHOAL_JOB_WORKERS_MAX members */
+    worker->broken = closed->broken;
+    keep_members(s, worker, &worker->broken);
     report->applied_step = closed->applied_step;
     report->complete_step = closed->complete_step;
     /* One that leaves ends the epoch for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
@@ -203,11 +213,13 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
 static void on_unheard(struct slots_step *s, struct worker *worker, const struct shoal_worker_unheard *unheard)
 {
     struct shoal_worker_report *report = &worker->report;
+    struct shoal_ranks ranks = unheard->ranks;
 
     SHOAL_ASSERT(worker_lives(worker)); /* S9 */
-    if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || unheard->ranks.words[0] == report->unheard)
+    keep_members(s, worker, &ranks);
+    if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || shoal_ranks_equal(&ranks, &report->unheard))
         return;
-    report->unheard = unheard->ranks.words[0];
+    report->unheard = ranks;
     slots_worker_changed(s->slots, worker);
 }
 
@@ -400,7 +412,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
             continue;
         report_epoch(&worker->report, epoch->epoch);
         worker->report.closed = false;
-        worker->broken = 0;
+        worker->broken = (struct shoal_ranks){ 0 };
         slots_worker_changed(s->slots, worker);
     }
 }

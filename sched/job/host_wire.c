@@ -46,6 +46,25 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
     return r->failed ? 0 : count;
 }
 
+/* Of a job of more than 64 workers alone: what of the set lies beyond its first word, at the end of the message. */
+static void put_ranks_beyond(struct shoal_writer *w, const struct shoal_ranks *set)
+{
+    SHOAL_ASSERT(w->len > 0); /* behind the rest */
+    for (uint32_t i = 1; i < shoal_ranks_words(set); i++)
+        shoal_put_u64(w, set->words[i]);
+}
+
+static void get_ranks_beyond(struct shoal_reader *r, struct shoal_ranks *set)
+{
+    uint32_t words = 1;
+
+    SHOAL_ASSERT(shoal_ranks_words(set) == 1); /* the first word was read */
+    while (!r->failed && shoal_reader_left(r) > 0 && words < SHOAL_RANKS_WORDS)
+        set->words[words++] = shoal_get_u64(r);
+    if (shoal_ranks_words(set) != words)
+        r->failed = true; /* one value has one encoding */
+}
+
 static void put_reserve(struct shoal_writer *w, const struct shoal_host_message *m)
 {
     SHOAL_ASSERT(m->kind == SHOAL_HOST_RESERVE);
@@ -228,8 +247,9 @@ static void put_report(struct shoal_writer *w, const struct shoal_worker_report 
     shoal_put_text(w, p->text);
     job_put_sizes(w, &p->sizes);
     shoal_put_bytes(w, shoal_view_of(p->address, p->address_len));
-    shoal_put_u64(w, p->unheard);
+    shoal_put_u64(w, p->unheard.words[0]);
     shoal_put_u64(w, p->next_generation);
+    put_ranks_beyond(w, &p->unheard);
 }
 
 static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
@@ -267,8 +287,9 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
     p->address_len = (uint16_t)address.len;
     if (address.len > 0)
         memcpy(p->address, address.bytes, address.len);
-    p->unheard = shoal_get_u64(r);
+    p->unheard = (struct shoal_ranks){ .words = { shoal_get_u64(r) } };
     p->next_generation = shoal_get_u64(r);
+    get_ranks_beyond(r, &p->unheard);
 }
 
 static void put_progress(struct shoal_writer *w, const struct shoal_host_message *m)
@@ -377,7 +398,8 @@ static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
     case SHOAL_HOST_BROKEN:
         shoal_put_u64(w, m->u.broken.worker_id);
         shoal_put_epoch(w, m->u.broken.epoch);
-        shoal_put_u64(w, m->u.broken.ranks);
+        shoal_put_u64(w, m->u.broken.ranks.words[0]);
+        put_ranks_beyond(w, &m->u.broken.ranks);
         return;
     case SHOAL_HOST_UNFIT:
         shoal_put_u64(w, m->u.unfit.worker_id);
@@ -431,7 +453,8 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
     case SHOAL_HOST_BROKEN:
         m->u.broken.worker_id = shoal_get_u64(r);
         m->u.broken.epoch = shoal_get_epoch(r);
-        m->u.broken.ranks = shoal_get_u64(r);
+        m->u.broken.ranks = (struct shoal_ranks){ .words = { shoal_get_u64(r) } };
+        get_ranks_beyond(r, &m->u.broken.ranks);
         return;
     case SHOAL_HOST_UNFIT:
         m->u.unfit.worker_id = shoal_get_u64(r);

@@ -76,11 +76,15 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
     err = shoal_job_spec_decode(job->spec_bytes, &job->spec);
     if (err != SHOAL_OK)
         goto undo;
+    job->placement_cap = shoal_job_spec_is_wide(&job->spec) ? SHOAL_PLACEMENTS_MAX : SHOAL_PLACEMENTS_PLAIN;
+    job->placements = calloc(job->placement_cap, sizeof(*job->placements));
+    err = SHOAL_ERR_FULL;
+    if (job->placements == NULL)
+        goto undo;
     if (job->spec.elastic) {
         job->calls = calloc(SHOAL_CALLS_MAX, sizeof(*job->calls));
         job->epoch = calloc(1, sizeof(*job->epoch));
         job->data_epochs = calloc(SHOAL_DATA_EPOCHS_MAX, sizeof(*job->data_epochs));
-        err = SHOAL_ERR_FULL;
         if (job->calls == NULL || job->epoch == NULL || job->data_epochs == NULL)
             goto undo;
     }
@@ -110,6 +114,7 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
     return SHOAL_OK;
 undo:
     if (job != NULL) {
+        free(job->placements);
         free(job->calls);
         free(job->epoch);
         free(job->data_epochs);
@@ -129,6 +134,7 @@ void shoal_job_destroy(struct shoal_job *job)
         return;
     memcpy(&spec, &job->spec_bytes.bytes, sizeof(spec)); /* owned here, borrowed by all others */
     free(spec);
+    free(job->placements);
     free(job->calls);
     free(job->epoch);
     free(job->data_epochs);
@@ -141,7 +147,7 @@ void shoal_job_destroy(struct shoal_job *job)
 
 const struct shoal_placement *shoal_job_find_worker(const struct shoal_job *job, uint64_t worker_id)
 {
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (job->placements[i].worker_id == worker_id)
             return &job->placements[i];
@@ -150,7 +156,7 @@ const struct shoal_placement *shoal_job_find_worker(const struct shoal_job *job,
 
 const struct shoal_placement *shoal_job_driver(const struct shoal_job *job)
 {
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (job->placements[i].role == SHOAL_JOB_DRIVER)
             return &job->placements[i];
@@ -176,7 +182,7 @@ uint32_t shoal_job_held(const struct shoal_job *job)
 {
     uint32_t held = 0;
 
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         held += job->placements[i].slot != SHOAL_SLOT_NONE;
     return held;
@@ -226,7 +232,7 @@ static unsigned apply_state(struct shoal_job *job, const struct shoal_job_entry 
 
 void job_drop_worker(struct shoal_job *job, uint64_t worker_id)
 {
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++) {
         if (job->placements[i].worker_id != worker_id)
             continue;
@@ -261,7 +267,9 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
     if (job->tasks != NULL)                                    /* T4 */
         return SHOAL_JOB_CHANGED_REFUSED;
     if (adds > 0 && (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop ||
-                     entry->u.place.attempt < job->attempt || place_kept(job, entry) + adds > SHOAL_PLACEMENTS_MAX))
+                     entry->u.place.attempt < job->attempt || place_kept(job, entry) + adds > job->placement_cap))
+        return SHOAL_JOB_CHANGED_REFUSED;
+    if (adds > shoal_job_workers_bound(job) || entry->u.place.drop_count > job->placement_cap) /* versions before do not read it */
         return SHOAL_JOB_CHANGED_REFUSED;
     for (uint32_t i = 0; i < adds; i++) {
         if (shoal_job_find_worker(job, entry->u.place.add[i].worker_id) != NULL)
@@ -321,7 +329,7 @@ static bool epoch_valid(const struct shoal_job *job, const struct shoal_worker_e
     const struct shoal_call *call = shoal_job_call(job, epoch->call);
 
     SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
-    if (job->epoch == NULL || call == NULL || call->call != job->call_count || call->state > SHOAL_CALL_DONE ||
+    if (job->epoch == NULL || epoch->member_count > shoal_job_workers_bound(job) || call == NULL || call->call != job->call_count || call->state > SHOAL_CALL_DONE ||
         call->sizes.virtual_workers == 0 || epoch->member_count == 0 ||
         shoal_job_state_ended((enum shoal_job_state)job->state) ||
         shoal_epoch_cmp(epoch->epoch, job->epoch->epoch) <= 0)
@@ -566,7 +574,7 @@ unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_vie
 
     SHOAL_ASSERT(index > job->applied);
     SHOAL_ASSERT(job->state < SHOAL_JOB_STATE_COUNT);
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
     if (shoal_job_entry_decode(bytes, scratch) == SHOAL_OK)
         changed = apply_entry(job, scratch);
     if (changed & SHOAL_JOB_CHANGED_REFUSED)

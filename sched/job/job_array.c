@@ -120,8 +120,8 @@ static void begin_task(struct shoal_job *job, const struct shoal_placement *plac
     uint32_t position = shoal_array_position(&job->tasks->array, place->rank);
     struct shoal_task *task = &job->tasks->tasks[position];
 
-    SHOAL_ASSERT(job->placement_count < SHOAL_PLACEMENTS_MAX); /* J4 */
-    SHOAL_ASSERT(place->role == SHOAL_JOB_TASK);               /* T1 */
+    SHOAL_ASSERT(job->placement_count < job->placement_cap); /* J4 */
+    SHOAL_ASSERT(place->role == SHOAL_JOB_TASK);             /* T1 */
     move_task(job->tasks, position, SHOAL_TASK_RUNNING);
     task->start_ms = after_ms(job, wall_ms);
     task->end_ms = 0;
@@ -134,7 +134,7 @@ static void begin_task(struct shoal_job *job, const struct shoal_placement *plac
 
 static bool ends_valid(const struct shoal_job *job, const struct shoal_job_entry *entry)
 {
-    SHOAL_ASSERT(entry->u.tasks.end_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(entry->u.tasks.end_count <= SHOAL_TASK_ENDS_MAX);
     for (uint32_t i = 0; i < entry->u.tasks.end_count; i++) {
         if (shoal_job_find_worker(job, entry->u.tasks.ends[i].worker_id) == NULL)
             return false;
@@ -172,7 +172,7 @@ static bool counts_valid(const struct shoal_job *job, const struct shoal_job_ent
     if (shoal_job_spec_serves(&job->spec) && stand > job->tasks->replicas) /* T5 */
         return false;
     return !shoal_job_state_ended((enum shoal_job_state)job->state) && !job->stop && !job->result_wanted &&
-           stand <= SHOAL_PLACEMENTS_MAX && (limit == 0 || stand <= limit);
+           stand <= job->placement_cap && (limit == 0 || stand <= limit);
 }
 
 static unsigned follow_state(struct shoal_job *job, const struct shoal_job_entry *entry)
@@ -299,7 +299,7 @@ uint32_t shoal_job_tasks_pending(const struct shoal_job *job, uint32_t *position
 
 uint32_t shoal_job_tasks_room(const struct shoal_job *job)
 {
-    uint32_t limit = SHOAL_PLACE_MAX;
+    uint32_t limit = SHOAL_PLACE_TASKS_MAX;
 
     SHOAL_ASSERT(job->tasks != NULL);
     if (job->tasks->array.at_once_max != 0 && job->tasks->array.at_once_max < limit)
@@ -451,7 +451,7 @@ bool job_tasks_valid(const struct shoal_job *job)
 {
     const struct shoal_tasks *tasks = job->tasks;
 
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++) {
         uint32_t position = shoal_array_position(&tasks->array, job->placements[i].rank);
 

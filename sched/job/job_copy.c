@@ -119,7 +119,7 @@ static void get_lists(struct shoal_reader *r, struct shoal_job *job)
     bool elastic = job->calls != NULL;
 
     SHOAL_ASSERT(job->placement_count == 0); /* read into a fresh job */
-    job->placement_count = get_count(r, SHOAL_PLACEMENTS_MAX);
+    job->placement_count = get_count(r, job->placement_cap);
     for (uint32_t i = 0; i < job->placement_count; i++)
         job_get_placement(r, &job->placements[i]);
     job->call_count = get_count(r, elastic ? SHOAL_CALLS_MAX : 0);
@@ -201,7 +201,7 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     const struct shoal_placement *driver = shoal_job_driver(job);
     const struct shoal_call *call = shoal_job_call(job, job->call_count);
 
-    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX);   /* J4 */
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap);     /* J4 */
     SHOAL_ASSERT(job->data_epoch_count <= SHOAL_DATA_EPOCHS_MAX); /* J4 */
     memset(facts, 0, sizeof(*facts));
     facts->id = job->id;

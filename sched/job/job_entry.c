@@ -40,7 +40,7 @@ static void get_place(struct shoal_reader *r, struct shoal_job_entry *entry)
 static void put_tasks(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
     SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
-    if (entry->u.tasks.add_count > SHOAL_PLACE_MAX || entry->u.tasks.end_count > SHOAL_PLACEMENTS_MAX) {
+    if (entry->u.tasks.add_count > SHOAL_PLACE_TASKS_MAX || entry->u.tasks.end_count > SHOAL_TASK_ENDS_MAX) {
         w->failed = true;
         return;
     }
@@ -59,7 +59,7 @@ static void get_tasks(struct shoal_reader *r, struct shoal_job_entry *entry)
 {
     SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
     entry->u.tasks.end_count = shoal_get_u32(r);
-    if (entry->u.tasks.end_count > SHOAL_PLACEMENTS_MAX)
+    if (entry->u.tasks.end_count > SHOAL_TASK_ENDS_MAX)
         r->failed = true;
     for (unsigned i = 0; !r->failed && i < entry->u.tasks.end_count; i++) {
         entry->u.tasks.ends[i].worker_id = shoal_get_u64(r);
@@ -69,7 +69,7 @@ static void get_tasks(struct shoal_reader *r, struct shoal_job_entry *entry)
             r->failed = true;
     }
     entry->u.tasks.add_count = shoal_get_u32(r);
-    if (entry->u.tasks.add_count > SHOAL_PLACE_MAX)
+    if (entry->u.tasks.add_count > SHOAL_PLACE_TASKS_MAX)
         r->failed = true;
     for (unsigned i = 0; !r->failed && i < entry->u.tasks.add_count; i++)
         job_get_placement(r, &entry->u.tasks.add[i]);

@@ -4,7 +4,7 @@
  *
  * Versions of the head: 1 was a fixed layout, which nobody reads any more. 2 is this table. 3 has `array`: an agent that does not
  * know it must not run the job as one process. 4 has `service`: an agent that does not know it must not take the end of a replica
- * for the end of a task.
+ * for the end of a task. 5 has more than 64 workers: an agent that does not know it refuses their entries and epochs.
  *
  * A field that is added needs no new version: older agents keep it and pass it on. Only where a job must not run without the
  * field (its zero would be another job), the version rises, and `oldest` says so for the jobs that use it. */
@@ -17,6 +17,7 @@
 #define OLDEST 2
 #define OLDEST_ARRAY 3
 #define OLDEST_SERVICE 4
+#define OLDEST_WIDE 5
 
 #define TEXT(name, member) SHOAL_PACK_TEXT(struct shoal_job_spec, name, member)
 #define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_job_spec, name, shape, member, max)
@@ -85,9 +86,10 @@ static bool texts_valid(const struct shoal_job_texts *texts)
 enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t *bytes, size_t cap, size_t *len)
 {
     struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap < BYTES_MAX ? cap : BYTES_MAX);
-    uint8_t needs = shoal_job_spec_serves(spec) ? OLDEST_SERVICE
-                    : spec->array[0] != '\0'    ? OLDEST_ARRAY
-                                                : OLDEST; /* so other jobs' bytes stay what they were */
+    uint8_t needs = shoal_job_spec_is_wide(spec)  ? OLDEST_WIDE
+                    : shoal_job_spec_serves(spec) ? OLDEST_SERVICE
+                    : spec->array[0] != '\0'      ? OLDEST_ARRAY
+                                                  : OLDEST; /* so other jobs' bytes stay what they were */
     struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, needs, needs };
 
     SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION);              /* we can run what we write */
@@ -186,6 +188,9 @@ enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct sh
     if (spec->workers_max > SHOAL_JOB_WORKERS_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "%u workers: a job has at most %d; ask for fewer", spec->workers_max,
                           SHOAL_JOB_WORKERS_MAX);
+    if (!spec->elastic && shoal_job_spec_is_wide(spec)) /* no host is left out of a gang: lead_unfit.c */
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "%u workers: a job that is not elastic has at most %d; ask for fewer",
+                          spec->workers_max, SHOAL_JOB_WORKERS_PLAIN);
     if (!spec->elastic && spec->workers_min != spec->workers_max)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "only an elastic job may have %u to %u workers; give one number",
                           spec->workers_min, spec->workers_max);

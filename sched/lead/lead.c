@@ -214,7 +214,7 @@ static bool host_idle(const struct shoal_lead *lead, const struct lhost *host)
     bool idle = !host->involved && host->request == 0;
 
     SHOAL_ASSERT(host->used);
-    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->grant_count <= lead->job->placement_cap);
     for (uint32_t i = 0; idle && i < lead->grant_count; i++)
         idle = !shoal_node_id_equal(lead->grants[i].node, host->node);
     return idle;
@@ -259,7 +259,7 @@ struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
 /* A worker that the log has dropped is forgotten here and on its host. */
 static void sync_out(struct lead_step *s)
 {
-    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->job->placement_count <= s->lead->job->placement_cap);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *worker = &s->lead->workers[i];
 
@@ -293,7 +293,7 @@ static void sync_in(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
-    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->job->placement_count <= s->lead->job->placement_cap);
     SHOAL_ASSERT(s->lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < lead->job->placement_count; i++) {
         const struct shoal_placement *place = &lead->job->placements[i];
@@ -564,7 +564,7 @@ static void on_target(struct shoal_lead *lead, const struct shoal_lead_event *ev
     lead->has_target = true;
     lead->target = event->u.target.count;
     lead->target_slot_count =
-        event->u.target.slot_count < SHOAL_PLACEMENTS_MAX ? event->u.target.slot_count : SHOAL_PLACEMENTS_MAX;
+        event->u.target.slot_count < lead->job->placement_cap ? event->u.target.slot_count : lead->job->placement_cap;
     if (lead->target_slot_count > 0)
         memcpy(lead->target_slots, event->u.target.slots, lead->target_slot_count * sizeof(lead->target_slots[0]));
     job_cut_text(lead->target_why, sizeof(lead->target_why), event->u.target.why == NULL ? "" : event->u.target.why);
@@ -621,6 +621,8 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     bool self = shoal_node_id_equal(event->u.host.node, s->lead->options.self);
 
     SHOAL_ASSERT(event->kind == SHOAL_LEAD_HOST);
+    if (event->u.host.plain_jobs)
+        lead_on_plain_jobs(s->lead, event->u.host.node);
     if (host == NULL && (self ? event->u.host.no_slots : could_drive(s->lead, event)))
         host =
             lead_host(s->lead, event->u.host.node); /* the leader's own, so that it is not asked to take the driver */
@@ -843,6 +845,8 @@ static uint64_t or_default(uint64_t value, uint64_t otherwise)
     return value != 0 ? value : otherwise;
 }
 
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 /* A gang's next attempt begins when the last one has left the log. An elastic job may have workers on lost hosts beside
  * those in their place, and two drivers. What an earlier leader has placed is there already. */
 static enum shoal_err take_memory(struct shoal_lead *lead)
@@ -851,15 +855,17 @@ static enum shoal_err take_memory(struct shoal_lead *lead)
     uint32_t most = job->spec.elastic ? 2 * job->spec.workers_max + 4 : job->spec.workers_min + 1;
 
     SHOAL_ASSERT(lead->workers == NULL && lead->hosts == NULL); /* once */
-    SHOAL_ASSERT(lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->job->placement_count <= lead->job->placement_cap);
     if (job->tasks != NULL)
-        most = job->tasks->array.task_count < SHOAL_PLACE_MAX ? job->tasks->array.task_count : SHOAL_PLACE_MAX;
+        most = job->tasks->array.task_count < SHOAL_PLACE_TASKS_MAX ? job->tasks->array.task_count : SHOAL_PLACE_TASKS_MAX;
     most += job->placement_count;
-    lead->worker_cap = most < LEAD_WORKERS_MAX ? most : LEAD_WORKERS_MAX;
-    lead->host_cap = 2 * most + 2 < LEAD_HOSTS_MAX ? 2 * most + 2 : LEAD_HOSTS_MAX;
+    lead->worker_cap = least(most, job->placement_cap);
+    lead->host_cap = least(2 * most + 2, 2 * job->placement_cap);
     lead->workers = calloc(lead->worker_cap, sizeof(*lead->workers));
     lead->hosts = calloc(lead->host_cap, sizeof(*lead->hosts));
-    if (lead->workers == NULL || lead->hosts == NULL)
+    lead->target_slots = calloc(job->placement_cap, sizeof(*lead->target_slots));
+    lead->grants = calloc(job->placement_cap, sizeof(*lead->grants));
+    if (lead->workers == NULL || lead->hosts == NULL || lead->target_slots == NULL || lead->grants == NULL)
         return SHOAL_ERR_FULL;
     if (!job->spec.elastic)
         return SHOAL_OK;
@@ -911,6 +917,8 @@ void shoal_lead_destroy(struct shoal_lead *lead)
         return;
     free(lead->workers);
     free(lead->hosts);
+    free(lead->target_slots);
+    free(lead->grants);
     free(lead->shrunk);
     free(lead->call_text);
     free(lead->links);
@@ -922,16 +930,18 @@ size_t shoal_lead_bytes(const struct shoal_lead *lead)
 {
     SHOAL_ASSERT((lead->shrunk == NULL) == (lead->links == NULL)); /* both, or not elastic */
     return sizeof(*lead) + lead->worker_cap * sizeof(*lead->workers) + lead->host_cap * sizeof(*lead->hosts) +
+           lead->job->placement_cap * (sizeof(*lead->target_slots) + sizeof(*lead->grants)) +
            (lead->shrunk == NULL ? 0
                                  : sizeof(*lead->shrunk) + sizeof(*lead->links) +
                                        LEAD_HOSTS_MAX * sizeof(*lead->unfit) + SHOAL_JOB_REASON_BYTES);
 }
 
-/* Memory of the largest job's lead; one of a single worker takes a thirtieth. */
+/* Memory of the largest job's lead, with 128 workers; one of a single worker takes a thirtieth. */
 void shoal_lead_memory(struct shoal_memory *memory)
 {
     const size_t largest = sizeof(struct shoal_lead) + LEAD_WORKERS_MAX * sizeof(struct lworker) +
-                           LEAD_HOSTS_MAX * sizeof(struct lhost) + sizeof(struct shoal_worker_epoch) +
+                           LEAD_HOSTS_MAX * sizeof(struct lhost) +
+                           SHOAL_PLACEMENTS_MAX * (sizeof(struct shoal_lead_slot) + sizeof(struct lgrant)) + sizeof(struct shoal_worker_epoch) +
                            sizeof(struct link_breaks) + LEAD_HOSTS_MAX * sizeof(struct shoal_node_id) +
                            SHOAL_JOB_REASON_BYTES;
 

@@ -51,7 +51,7 @@ uint32_t lead_array_ends(const struct shoal_lead *lead, struct shoal_job_entry *
 
     SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
     SHOAL_ASSERT(lead->job->tasks != NULL);
-    for (uint32_t i = 0; i < lead->worker_cap && count < SHOAL_PLACEMENTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->worker_cap && count < SHOAL_TASK_ENDS_MAX; i++)
         if (lead->workers[i].used && lead->workers[i].dead)
             entry->u.tasks.ends[count++] = end_of(lead, &lead->workers[i]);
     entry->u.tasks.end_count = count;

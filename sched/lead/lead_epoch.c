@@ -82,7 +82,7 @@ static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_ep
 
         if (other != NULL && lworker_lives(other) && other->reported && !other->stale &&
             !host_lost(lead_find_host(s->lead, other->place.node)) &&
-            shoal_epoch_cmp(other->report.epoch, last->epoch) == 0 && (other->report.unheard >> rank & 1) != 0)
+            shoal_epoch_cmp(other->report.epoch, last->epoch) == 0 && shoal_ranks_has(&other->report.unheard, rank))
             return true;
     }
     return false;
@@ -132,11 +132,37 @@ static bool known(const struct lworker *w)
     return (!w->was_member && w->report.epoch.e == 0) || w->report.closed;
 }
 
+/* Of an EPOCH that must fit an entry, and a message to a worker: its head, and each member. */
+#define EPOCH_HEAD_BYTES 512u
+#define EPOCH_MEMBER_BYTES 64u
+#define EPOCH_BYTES_MAX SHOAL_JOB_ENTRY_BYTES_MAX
+_Static_assert(EPOCH_BYTES_MAX <= SHOAL_WORKER_MESSAGE_MAX && EPOCH_BYTES_MAX + 2 * SHOAL_KIB <= SHOAL_HOST_MESSAGE_MAX,
+               "what the log takes hosts and workers take, too");
+_Static_assert(EPOCH_HEAD_BYTES + SHOAL_JOB_WORKERS_PLAIN * (EPOCH_MEMBER_BYTES + SHOAL_TRANSPORT_ADDRESS_MAX) <= EPOCH_BYTES_MAX,
+               "a plain job's epoch fits, whatever the addresses");
+
+static uint32_t epoch_bytes(const struct shoal_worker_epoch *epoch)
+{
+    uint32_t bytes = EPOCH_HEAD_BYTES;
+
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
+    for (uint32_t i = 0; i < epoch->member_count; i++)
+        bytes += EPOCH_MEMBER_BYTES + epoch->members[i].address_len;
+    return bytes;
+}
+
+/* One more member, beside `count` that take `bytes`. With long addresses a wide job has fewer members than workers. */
+static bool has_room(const struct lead_step *s, const struct lworker *w, uint32_t count, uint32_t bytes)
+{
+    return count < shoal_job_workers_bound(s->lead->job) &&
+           bytes + EPOCH_MEMBER_BYTES + w->report.address_len <= EPOCH_BYTES_MAX;
+}
+
 /* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
 static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
                          bool leavers, struct plan *plan)
 {
-    uint32_t survivors;
+    uint32_t survivors, bytes = EPOCH_HEAD_BYTES;
 
     SHOAL_ASSERT(last == NULL || last->member_count <= SHOAL_RANKS_MAX);
     SHOAL_ASSERT(call->call != 0);
@@ -151,15 +177,17 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
             continue;
         plan->before[plan->count] = &last->members[i];
         plan->workers[plan->count++] = w;
+        bytes += EPOCH_MEMBER_BYTES + w->report.address_len;
     }
     survivors = plan->count;
-    for (uint32_t i = 0; i < s->lead->worker_cap && plan->count < SHOAL_JOB_WORKERS_MAX; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
         uint32_t at;
 
         if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) ||
-            !known(w) || !lead_eligible(s, w, call, false))
+            !known(w) || !lead_eligible(s, w, call, false) || !has_room(s, w, plan->count, bytes))
             continue;
+        bytes += EPOCH_MEMBER_BYTES + w->report.address_len;
         for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
             plan->workers[at] = plan->workers[at - 1];
         plan->workers[at] = w;
@@ -362,6 +390,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
 {
     struct shoal_lead *lead = s->lead;
     enum breach breach = BREACH_NONE;
+    uint32_t bytes = epoch_bytes(last);
     bool joiner = false;
 
     SHOAL_ASSERT(last->call == call->call);
@@ -378,9 +407,9 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
         const struct lworker *w = &lead->workers[i];
 
         joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) &&
-                            lead_eligible(s, w, call, false));
+                            lead_eligible(s, w, call, false) && has_room(s, w, last->member_count, bytes));
     }
-    if (joiner && last->member_count < SHOAL_JOB_WORKERS_MAX) {
+    if (joiner) {
         if (lead->joiner_ns == 0)
             lead->joiner_ns = s->now_ns;
         if (s->now_ns >= lead->joiner_ns + lead->options.gather_ns)

@@ -15,27 +15,32 @@ static bool link_counts(struct lead_step *s, const struct lworker *w)
 }
 
 /* For each member, the ranks that it could not reach though both are well. One that died or was lost broke its links that way. */
-static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *last, uint64_t *broken)
+static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *last, struct shoal_ranks *broken)
 {
-    uint64_t well = 0;
+    struct shoal_ranks well = { 0 };
 
     SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < last->member_count; i++)
-        well |= (uint64_t)link_counts(s, lead_worker(s->lead, last->members[i].worker_id)) << i;
+        if (link_counts(s, lead_worker(s->lead, last->members[i].worker_id)))
+            shoal_ranks_add(&well, i);
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
 
-        broken[i] =
-            (well >> i & 1) != 0 && lead_closed_in(w, last->epoch) && shoal_epoch_cmp(w->broken_epoch, last->epoch) == 0
-                ? w->broken & well
-                : 0;
+        broken[i] = (struct shoal_ranks){ 0 };
+        if (!shoal_ranks_has(&well, i) || !lead_closed_in(w, last->epoch) ||
+            shoal_epoch_cmp(w->broken_epoch, last->epoch) != 0)
+            continue;
+        broken[i] = w->broken;
+        shoal_ranks_keep(&broken[i], &well);
     }
 }
 
 /* The ranks that may be left out, because others carry the state, too. */
-static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+static struct shoal_ranks may_cut_off(struct lead_step *s, const struct shoal_call *call,
+                                      const struct shoal_worker_epoch *last)
 {
-    uint64_t carriers = 0, may = 0;
+    struct shoal_ranks may = { 0 };
+    uint32_t carriers = 0, carrier = 0;
 
     SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < last->member_count; i++) {
@@ -43,16 +48,16 @@ static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, 
 
         if (w == NULL || !lead_eligible(s, w, call, true))
             continue;
-        may |= 1ull << i;
+        shoal_ranks_add(&may, i);
         if (lead_closed_in(w, last->epoch) && lead_carries_state(w, &last->members[i], last))
-            carriers |= 1ull << i;
+            carrier = carriers++ == 0 ? i : carrier;
     }
-    if (carriers == 0)
-        return 0;
-    return __builtin_popcountll(carriers) == 1 ? may & ~carriers : may;
+    if (carriers == 1)
+        shoal_ranks_drop(&may, carrier);
+    return carriers == 0 ? (struct shoal_ranks){ 0 } : may;
 }
 
-static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank, uint64_t by)
+static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank, uint32_t by)
 {
     struct shoal_lead *lead = s->lead;
     struct lworker *w = lead_worker(lead, last->members[rank].worker_id);
@@ -77,7 +82,7 @@ static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, 
         "network there: a firewall must let TCP through between the addresses that the hosts' agents have as --host "
         "(or the interfaces of --fabric-trusted)",
         (unsigned long long)w->place.worker_id, rank, name, LINK_BREAKS, (unsigned)(LINK_WINDOW_NS / SHOAL_S),
-        (unsigned)__builtin_popcountll(by), last->member_count - 1, (unsigned)(bar_ns / SHOAL_S));
+        by, last->member_count - 1, (unsigned)(bar_ns / SHOAL_S));
     lead->cut_off_ns = s->now_ns + bar_ns;
     lead->stats.cut_offs++;
 }
@@ -86,8 +91,7 @@ static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, 
 void lead_judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
 {
     struct shoal_lead *lead = s->lead;
-    uint64_t broken[SHOAL_RANKS_MAX];
-    uint64_t by = 0;
+    struct shoal_ranks broken[SHOAL_RANKS_MAX], may, by = { 0 };
     uint32_t rank;
 
     SHOAL_ASSERT(s->lead->links != NULL); /* only elastic jobs have data links */
@@ -98,9 +102,10 @@ void lead_judge_links(struct lead_step *s, const struct shoal_call *call, const 
     gather_broken(s, last, broken);
     if (!lead_link_breaks_add(lead->links, last, broken, s->now_ns))
         return;
-    rank = lead_link_breaks_judge(lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
+    may = may_cut_off(s, call, last);
+    rank = lead_link_breaks_judge(lead->links, last, &may, s->now_ns, &by);
     if (rank != LINK_NOBODY)
-        cut_off(s, last, rank, by);
+        cut_off(s, last, rank, shoal_ranks_count(&by));
 }
 
 void lead_on_broken(struct lead_step *s, const struct lhost *host)

@@ -65,7 +65,7 @@ bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placemen
 
 bool shoal_lead_reserved(const struct shoal_lead *lead, uint32_t i, struct shoal_lead_slot *slot)
 {
-    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX); /* add_grant keeps it */
+    SHOAL_ASSERT(lead->grant_count <= lead->job->placement_cap); /* add_grant keeps it */
     if (i >= lead->grant_count)
         return false;
     *slot = (struct shoal_lead_slot){ .node = lead->grants[i].node, .slot = lead->grants[i].slot };
@@ -97,7 +97,7 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     struct shoal_gpu_need need;
     char why[WAITS_BYTES];
 
-    SHOAL_ASSERT(lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->job->placement_count <= lead->job->placement_cap);
     SHOAL_ASSERT(lead->options.term > 0);
     memset(summary, 0, sizeof(*summary));
     summary->id = job->id;
@@ -192,7 +192,7 @@ static uint32_t why_unheard(const struct shoal_worker_epoch *epoch, uint32_t ran
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         char here[33], there[33], line[320];
 
-        if ((w->report.unheard >> i & 1) == 0 || lines + count++ >= WHY_LINKS_MAX)
+        if (!shoal_ranks_has(&w->report.unheard, i) || lines + count++ >= WHY_LINKS_MAX)
             continue;
         shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), here);
         shoal_hex_text(epoch->members[i].node.bytes, sizeof(epoch->members[i].node.bytes), there);
@@ -221,7 +221,7 @@ static void why_links(const struct shoal_lead *lead, char *text, size_t cap, siz
             continue;
         if (shoal_epoch_cmp(w->report.epoch, epoch->epoch) == 0)
             lines += why_unheard(epoch, rank, w, text, cap, used, lines);
-        if (w->broken != 0 && w->broken_epoch.e + 1 >= epoch->epoch.e && lines++ < WHY_LINKS_MAX) {
+        if (shoal_ranks_any(&w->broken) && w->broken_epoch.e + 1 >= epoch->epoch.e && lines++ < WHY_LINKS_MAX) {
             (void)snprintf(line, sizeof(line),
                            "data connections of worker %llu (rank %u) broke in epoch %u, and are made anew",
                            (unsigned long long)w->place.worker_id, rank, (unsigned)w->broken_epoch.e);

@@ -123,7 +123,7 @@ static bool needs_driver(const struct shoal_lead *lead)
 
 bool lead_in_target(const struct shoal_lead *lead, const struct shoal_placement *place)
 {
-    SHOAL_ASSERT(lead->target_slot_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->target_slot_count <= lead->job->placement_cap);
     for (uint32_t i = 0; i < lead->target_slot_count; i++)
         if (lead->target_slots[i].slot == place->slot && shoal_node_id_equal(lead->target_slots[i].node, place->node))
             return true;
@@ -201,7 +201,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
             if (have > goal && !w->leaving && (pass == 1 || !lead_in_target(lead, &w->place))) {
                 w->leaving = true;
                 have--;
-            } else if (have < goal && w->leaving && lead_in_target(lead, &w->place)) {
+            } else if (have < goal && w->leaving && lead_in_target(lead, &w->place) && !lead_is_unfit(lead, w->place.node)) {
                 w->leaving = false;
                 have++;
             }
@@ -213,7 +213,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
 
 static bool slot_taken(const struct shoal_lead *lead, const struct shoal_lead_slot *slot)
 {
-    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->grant_count <= lead->job->placement_cap);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -228,7 +228,7 @@ static bool slot_taken(const struct shoal_lead *lead, const struct shoal_lead_sl
 
 static bool has_driver_grant(const struct shoal_lead *lead)
 {
-    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->grant_count <= lead->job->placement_cap);
     for (uint32_t i = 0; i < lead->grant_count; i++)
         if (lead->grants[i].slot == SHOAL_SLOT_NONE)
             return true;
@@ -358,7 +358,7 @@ static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
 {
     struct shoal_lead *lead = s->lead;
 
-    SHOAL_ASSERT(s->lead->target_slot_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->target_slot_count <= s->lead->job->placement_cap);
     driver = driver && !asks_for_driver(lead);
     for (uint32_t i = 0; i < lead->target_slot_count && need > 0; i++) {
         struct lhost *host = lead_host(lead, lead->target_slots[i].node);
@@ -389,8 +389,8 @@ static void add_grant(struct lead_step *s, const struct lhost *host, uint32_t sl
     struct shoal_lead *lead = s->lead;
 
     SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_OFFER);
-    SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
-    if (lead->grant_count == SHOAL_PLACEMENTS_MAX)
+    SHOAL_ASSERT(s->lead->grant_count <= s->lead->job->placement_cap);
+    if (lead->grant_count == lead->job->placement_cap)
         return;
     if (lead->grant_count == 0)
         lead->gather_ns = s->now_ns;
@@ -435,7 +435,7 @@ static void drop_grants(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint32_t kept = 0;
 
-    SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->grant_count <= s->lead->job->placement_cap);
     for (uint32_t i = 0; i < lead->grant_count; i++) {
         if (s->now_ns >= lead->grants[i].until_ns ||
             (lead->grants[i].slot != SHOAL_SLOT_NONE && lead_is_unfit(lead, lead->grants[i].node)))
@@ -462,7 +462,7 @@ static void cancel(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint32_t kept = 0;
 
-    SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->grant_count <= s->lead->job->placement_cap);
     drop_grants(s);
     for (uint32_t i = 0; i < lead->grant_count; i++) {
         bool said = false;
@@ -505,7 +505,7 @@ static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
     if (entry == NULL)
         return true; /* nothing else either */
     entry->u.place.attempt = lead->job->attempt + (rerun ? 1 : 0);
-    for (uint32_t i = 0; i < lead->grant_count && entry->u.place.add_count < SHOAL_PLACE_MAX; i++) {
+    for (uint32_t i = 0; i < lead->grant_count && entry->u.place.add_count < shoal_job_workers_bound(lead->job); i++) {
         const struct lgrant *grant = &lead->grants[i];
         bool is_driver = grant->slot == SHOAL_SLOT_NONE;
         struct shoal_placement *place;
@@ -542,14 +542,14 @@ static bool propose_tasks(struct lead_step *s, uint32_t wanted)
 {
     struct shoal_lead *lead = s->lead;
     struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_TASKS);
-    uint32_t positions[SHOAL_PLACE_MAX];
+    uint32_t positions[SHOAL_PLACE_TASKS_MAX];
     uint32_t count;
 
     SHOAL_ASSERT(wanted <= s->lead->grant_count); /* L1: only what a host has promised is placed */
     if (entry == NULL)
         return true; /* nothing else either */
     (void)lead_array_ends(lead, entry);
-    count = shoal_job_tasks_pending(lead->job, positions, min_u32(wanted, SHOAL_PLACE_MAX));
+    count = shoal_job_tasks_pending(lead->job, positions, min_u32(wanted, SHOAL_PLACE_TASKS_MAX));
     for (uint32_t i = 0; i < count; i++) {
         const struct lgrant *grant = &lead->grants[i];
         struct shoal_placement *place = &entry->u.tasks.add[i];
@@ -681,7 +681,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
         move_workers(s, goal);
     }
     have = held_engines(lead, true);
-    most = min_u32(SHOAL_PLACEMENTS_MAX, lead->worker_cap) - 2; /* two drivers; those left behind are there still */
+    most = min_u32(lead->job->placement_cap, lead->worker_cap) - 2; /* two drivers; those left behind are there still */
     room = lead->job->placement_count < most ? most - lead->job->placement_count : 0;
     goal = min_u32(goal, have + room);
     if (max > 0 && have == 0 && goal < min) {
@@ -722,7 +722,7 @@ void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct sh
         if (lead->job->placements[i].lease_generation == report->next_generation &&
             shoal_node_id_equal(lead->job->placements[i].node, host->node))
             return; /* placed meanwhile */
-    if (lead->grant_count == SHOAL_PLACEMENTS_MAX)
+    if (lead->grant_count == lead->job->placement_cap)
         return; /* the promise runs out by itself */
     lead->grants[lead->grant_count++] = (struct lgrant){ .node = host->node,
                                                          .slot = report->slot,
@@ -822,7 +822,7 @@ bool lead_drop(struct lead_step *s)
     bool ended = shoal_job_state_ended((enum shoal_job_state)lead->job->state);
     struct shoal_job_entry *entry = NULL;
 
-    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->job->placement_count <= s->lead->job->placement_cap);
     if (lead->job->tasks != NULL)
         return lead_array_drop(s);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
@@ -837,7 +837,7 @@ bool lead_drop(struct lead_step *s)
                 return true;
             entry->u.place.attempt = lead->job->attempt;
         }
-        if (entry->u.place.drop_count < SHOAL_PLACEMENTS_MAX)
+        if (entry->u.place.drop_count < lead->job->placement_cap)
             entry->u.place.drop[entry->u.place.drop_count++] = w->place.worker_id;
     }
     return entry != NULL && lead_propose(s);
@@ -907,7 +907,7 @@ void lead_confirm(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
-    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->job->placement_count <= s->lead->job->placement_cap);
     if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
     for (uint32_t i = 0; i < lead->host_cap; i++)

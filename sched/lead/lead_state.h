@@ -6,10 +6,10 @@
 #include "shoal/lead.h"
 #include "shoal/job_entry.h"
 
-/* Workers that one job may have at a time, those of a PLACE on its way included; and hosts that matter to it: of its
- * workers, or to be asked. Of a job's own bounds (`worker_cap`, `host_cap`) these are the largest. */
-#define LEAD_WORKERS_MAX (SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX)
-#define LEAD_HOSTS_MAX 160
+/* Workers that one job may have at a time, which are those that its log names; and hosts that matter to it: of its workers, or
+ * to be asked. Of a job's own bounds (`worker_cap`, `host_cap`) these are the largest. */
+#define LEAD_WORKERS_MAX SHOAL_PLACEMENTS_MAX
+#define LEAD_HOSTS_MAX (2 * SHOAL_PLACEMENTS_MAX)
 #define LEAD_NEVER UINT64_MAX
 
 /* A placement of the job, and what is known of it. */
@@ -32,7 +32,7 @@ struct lworker {
     uint64_t ended_ns; /* when it was first told to end; 0: never */
     struct shoal_worker_report report;
     struct shoal_epoch broken_epoch; /* of which `broken` was said */
-    uint64_t broken;                 /* data links that broke, bit by rank */
+    struct shoal_ranks broken;       /* members whose data links broke */
 };
 
 struct lhost {
@@ -94,11 +94,9 @@ struct shoal_lead {
     bool has_target;
     uint32_t target;
     uint32_t target_slot_count;
-    struct shoal_lead_slot target_slots[SHOAL_PLACEMENTS_MAX];
     char target_why[256];
     /* Placement. */
     uint32_t grant_count;
-    struct lgrant grants[SHOAL_PLACEMENTS_MAX];
     uint64_t gather_ns;  /* when the first of the grants came */
     uint64_t backoff_ns; /* a gang that did not come together waits until then */
     uint64_t again_ns;    /* no replica is started before: one has ended by itself */
@@ -179,6 +177,8 @@ struct shoal_lead {
     uint64_t surplus_ns; /* since when the allocation yields less than is held; 0: it does not */
     /* Taken at create, by the job's size. */
     uint32_t worker_cap, host_cap;
+    struct shoal_lead_slot *target_slots; /* as many as the job may have placements; the grants, too */
+    struct lgrant *grants;
     struct lworker *workers;
     struct lhost *hosts;
     struct shoal_worker_epoch *shrunk;  /* elastic jobs; else NULL, as the links */
@@ -274,6 +274,8 @@ bool lead_is_unfit(const struct shoal_lead *lead, struct shoal_node_id node);
 /* No engine of the job can run there, for the reason given: words about the host. */
 void lead_leave_out(struct shoal_lead *lead, struct shoal_node_id node, const char *why);
 void lead_on_unfit(struct lead_step *s, const struct lhost *host);
+/* U4. */
+void lead_on_plain_jobs(struct shoal_lead *lead, struct shoal_node_id node);
 /* U3. */
 void lead_unfit_for_call(struct shoal_lead *lead);
 /* Names those that were left out before the last one; "": there are none. */

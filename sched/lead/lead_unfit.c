@@ -6,7 +6,9 @@
  * U1. A host that is left out is asked for no slot, and its engines' ends are no failures of the job.
  * U2. It is left out as long as this leader is in office. The next leader tries it once more: so there is no loop.
  * U3. A driver can have engines on its own host. One on a host that was left out is a successor, whose next call is made of other
- *     versions than the calls before it: all hosts are tried anew for it. */
+ *     versions than the calls before it: all hosts are tried anew for it.
+ * U4. A host whose agent is of a version that takes no job of so many workers is left out, and engines there go: it would refuse
+ *     their epochs. (Such a job is founded where every host takes it; this is one that has come, or gone back, since.) */
 #include "shoal/job_entry.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
@@ -38,6 +40,22 @@ void lead_leave_out(struct shoal_lead *lead, struct shoal_node_id node, const ch
     lead->unfit[lead->unfit_count++] = node;
     shoal_hex_text(node.bytes, sizeof(node.bytes), name);
     (void)snprintf(lead->unfit_why, sizeof(lead->unfit_why), "host %s takes no part: %s", name, why);
+}
+
+void lead_on_plain_jobs(struct shoal_lead *lead, struct shoal_node_id node)
+{
+    char why[SHOAL_HOST_WHY_BYTES];
+
+    SHOAL_ASSERT(shoal_job_spec_is_wide(&lead->job->spec)); /* any version takes the others */
+    if (lead->unfit == NULL || (lead->unfit_count == LEAD_HOSTS_MAX && !lead_is_unfit(lead, node)))
+        return; /* of so many one more changes nothing: what it is asked it refuses */
+    (void)snprintf(why, sizeof(why), "its agent is of a version that takes at most %d workers of a job, and this one may have %u; exchange it",
+                   SHOAL_JOB_WORKERS_PLAIN, lead->job->spec.workers_max);
+    lead_leave_out(lead, node, why);
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lworker_lives(&lead->workers[i]) && lead->workers[i].place.role == SHOAL_JOB_ENGINE &&
+            shoal_node_id_equal(lead->workers[i].place.node, node))
+            lead->workers[i].leaving = true;
 }
 
 void lead_on_unfit(struct lead_step *s, const struct lhost *host)

@@ -11,6 +11,7 @@
 #ifndef SCHED_LINK_BREAKS_H
 #define SCHED_LINK_BREAKS_H
 
+#include "shoal/ranks.h"
 #include "shoal/worker.h"
 
 #define LINK_BREAKS 3u
@@ -21,8 +22,8 @@
 struct link_round {
     uint64_t at_ns;
     uint32_t count;
-    uint64_t workers[SHOAL_RANKS_MAX]; /* by rank in the epoch that broke */
-    uint64_t broken[SHOAL_RANKS_MAX];  /* by rank: the ranks that it could not reach, bit by rank */
+    uint64_t workers[SHOAL_RANKS_MAX];          /* by rank in the epoch that broke */
+    struct shoal_ranks broken[SHOAL_RANKS_MAX]; /* by rank: the ranks that it could not reach */
 };
 
 struct link_breaks {
@@ -31,10 +32,10 @@ struct link_breaks {
 };
 
 /* `broken[r]`: whom member r of `epoch` could not reach. False: nobody said anything, no round. */
-bool lead_link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, const uint64_t *broken,
-                     uint64_t now_ns);
+bool lead_link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, const struct shoal_ranks *broken,
+                          uint64_t now_ns);
 /* The rank in `epoch` that is to be left out, of those in `may`; LINK_NOBODY: none. `by`: who complained of it. */
-uint32_t lead_link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, uint64_t may,
-                           uint64_t now_ns, uint64_t *by);
+uint32_t lead_link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch,
+                                const struct shoal_ranks *may, uint64_t now_ns, struct shoal_ranks *by);
 
 #endif

@@ -532,6 +532,18 @@ bool shoal_sched_all_follow_rules(const struct shoal_sched *s)
     return true;
 }
 
+bool shoal_sched_refuses_workers(const struct shoal_sched *s, uint32_t workers, struct shoal_node_id *node)
+{
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
+    for (uint32_t i = 0; i < s->node_count; i++) {
+        if (sched_node_is_gone(s, &s->nodes[i]) || sched_node_takes(s, &s->nodes[i], workers))
+            continue;
+        *node = s->nodes[i].info.id;
+        return true;
+    }
+    return false;
+}
+
 bool shoal_sched_mesh_writable(const struct shoal_sched *s)
 {
     const struct sched_group *g = sched_group_find(s, (struct shoal_job_id){ { 0 } });
@@ -634,7 +646,8 @@ void shoal_sched_memory(struct shoal_memory *memory)
     shoal_slots_memory(memory);
     shoal_memory_add(memory, "sched: the core", 1, sizeof(struct shoal_sched));
     shoal_memory_add(memory, "sched: groups, each with its job's specification", SHOAL_GROUPS_MAX,
-                     sizeof(struct sched_group) + sizeof(struct shoal_job) + SHOAL_JOB_SPEC_BYTES_MAX);
+                     sizeof(struct sched_group) + sizeof(struct shoal_job) +
+                         SHOAL_PLACEMENTS_MAX * sizeof(struct shoal_placement) + SHOAL_JOB_SPEC_BYTES_MAX);
     shoal_memory_add(memory, "sched: what an elastic job adds", SHOAL_GROUPS_MAX,
                      SHOAL_CALLS_MAX * sizeof(struct shoal_call) + sizeof(struct shoal_worker_epoch) +
                          SHOAL_DATA_EPOCHS_MAX * sizeof(struct shoal_data_epoch));

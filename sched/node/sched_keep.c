@@ -111,6 +111,13 @@ static bool is_kept(const struct shoal_sched *s, const struct census *c, const s
            in_census(c, node->info.id);
 }
 
+/* Its version reads the entries of a job of so many workers, too. */
+static bool may_join(const struct shoal_sched *s, const struct sched_group *g, const struct sched_node *node)
+{
+    SHOAL_ASSERT(g->leads); /* U3: only a leader keeps */
+    return sched_node_available(s, node) && (g->job == NULL || sched_node_takes(s, node, g->job->spec.workers_max));
+}
+
 static void count_members(const struct shoal_sched *s, const struct sched_group *g, struct census *c)
 {
     SHOAL_ASSERT(g->leads); /* U3: only a leader keeps */
@@ -132,7 +139,7 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
             c->next_loss_ns = loss;
     }
     for (size_t i = 0; i < s->node_count; i++)
-        c->available += sched_node_available(s, &s->nodes[i]) || is_kept(s, c, &s->nodes[i]) ? 1 : 0;
+        c->available += may_join(s, g, &s->nodes[i]) || is_kept(s, c, &s->nodes[i]) ? 1 : 0;
 }
 
 static bool domain_used(const struct shoal_sched *s, const struct census *c, const struct sched_node *node)
@@ -161,7 +168,7 @@ static const struct sched_node *pick(const struct shoal_sched *s, const struct s
         uint64_t score;
         bool alone;
 
-        if (!sched_node_available(s, node) || in_census(c, node->info.id))
+        if (!may_join(s, g, node) || in_census(c, node->info.id))
             continue;
         score = sched_score(s, g->id, node->info.id);
         alone = !domain_used(s, c, node);

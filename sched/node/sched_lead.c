@@ -24,6 +24,7 @@ struct told_host {
     enum shoal_lead_health health;
     bool draining;
     bool no_slots;
+    bool plain_jobs;
     uint32_t host_epoch;
     uint32_t links;
     uint64_t slots_version;
@@ -113,7 +114,7 @@ static bool is_news(const struct told_host *told, const struct told_host *now)
 {
     SHOAL_ASSERT(told->health <= SHOAL_LEAD_HOST_GONE);
     return told->health != now->health || told->draining != now->draining || told->no_slots != now->no_slots ||
-           told->host_epoch != now->host_epoch || told->links != now->links ||
+           told->plain_jobs != now->plain_jobs || told->host_epoch != now->host_epoch || told->links != now->links ||
            told->slots_version != now->slots_version;
 }
 
@@ -129,6 +130,7 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
     event.u.host.health = now->health;
     event.u.host.draining = now->draining;
     event.u.host.no_slots = now->no_slots;
+    event.u.host.plain_jobs = now->plain_jobs;
     event.u.host.host_epoch = now->host_epoch;
     event.u.host.links = now->links;
     event.u.host.slots_version = now->slots_version;
@@ -148,11 +150,13 @@ static void drop_hosts(const struct shoal_sched *s, struct sched_lead_state *sta
     SHOAL_ASSERT(state->host_count <= s->node_count); /* J2: a list in step with the nodes */
 }
 
-/* Its Python does not have what the job's framework imports: no worker goes there, and no driver. */
-static bool lacks(const struct sched_group *g, const struct sched_node *node)
+/* Its Python does not have what the job's framework imports, or its agent takes no such job: no worker goes there, and no
+ * driver. */
+static bool lacks(const struct shoal_sched *s, const struct sched_group *g, const struct sched_node *node)
 {
     SHOAL_ASSERT(g->job != NULL); /* J1 */
-    return !shoal_host_serves(node->info.serves,
+    return !sched_node_takes(s, node, g->job->spec.workers_max) ||
+           !shoal_host_serves(node->info.serves,
                               shoal_framework_needs(g->job->spec.framework, shoal_job_spec_serves(&g->job->spec)));
 }
 
@@ -179,14 +183,15 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
         struct told_host now = { .node = node->info.id,
                                  .health = sched_health_of(s, node),
                                  .draining = node->info.draining,
-                                 .no_slots = node->info.slots == 0 || lacks(g, node),
+                                 .no_slots = node->info.slots == 0 || lacks(s, g, node),
+                                 .plain_jobs = !sched_node_takes(s, node, g->job->spec.workers_max),
                                  .host_epoch = node->info.incarnation.host_epoch,
                                  .links = node->links,
                                  .slots_version = node->info.record_seq };
 
         if (sched_is_self(s, now.node)) {
             shoal_slots_record(s->slots.core, &record);
-            now.no_slots = record.slots == 0 || lacks(g, node);
+            now.no_slots = record.slots == 0 || lacks(s, g, node);
             now.slots_version = record.version;
             now.host_epoch = record.host_epoch;
         }

@@ -92,6 +92,13 @@ bool sched_node_available(const struct shoal_sched *s, const struct sched_node *
            !sched_is_removed(s, node->info.id);
 }
 
+bool sched_node_takes(const struct shoal_sched *s, const struct sched_node *node, uint32_t workers)
+{
+    SHOAL_ASSERT(node->info.state <= SHOAL_SCHED_NODE_FORGOTTEN);
+    return workers <= SHOAL_JOB_WORKERS_PLAIN || sched_is_self(s, node->info.id) || node->info.cpus == 0 ||
+           node->info.job_workers >= workers;
+}
+
 bool sched_is_draining(const struct shoal_sched *s, struct shoal_node_id id)
 {
     const struct sched_node *node = sched_node_find(s, id);
@@ -245,6 +252,7 @@ static struct sched_node_info info_of(const struct shoal_sched_node *told)
         .slots_free = told->slots_free,
         .rules = told->rules,
         .serves = told->serves,
+        .job_workers = told->job_workers,
         .mesh_version = told->mesh_version,
         .mesh_config = told->mesh_config,
         .cpus = told->cpus,

@@ -26,6 +26,7 @@ struct sched_node_info {
     uint64_t slots_free;
     uint32_t rules;
     uint32_t serves;
+    uint32_t job_workers;
     uint64_t mesh_version, mesh_config;
     uint32_t cpus;
     uint32_t class_hash; /* of its numeric class: shoal_class_hash(); 0: it tells none */
@@ -55,6 +56,8 @@ bool sched_node_is_gone(const struct shoal_sched *s, const struct sched_node *no
 /* It has left, was removed, or has been away for gossip's whole grace: what it held is to be made good without it. */
 bool sched_gone_for_good(const struct shoal_sched *s, struct shoal_node_id id);
 bool sched_is_draining(const struct shoal_sched *s, struct shoal_node_id id);
+/* It has told that its version takes jobs of so many workers, or has told nothing of itself yet. */
+bool sched_node_takes(const struct shoal_sched *s, const struct sched_node *node, uint32_t workers);
 bool sched_is_removed(const struct shoal_sched *s, struct shoal_node_id id);           /* from the mesh */
 bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node); /* may guard */
 const struct shoal_cards *sched_node_cards(const struct sched_node *node);

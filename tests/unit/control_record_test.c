@@ -11,7 +11,7 @@
 #include "shoal/slots.h"
 
 static const struct shoal_facts_record facts_said = {
-    .cpus = 48, .serves = 3, .simulated = true, .domain = "rack 7", .numeric_class = "avx2", .api_url = "https://10.0.0.2:9243"
+    .cpus = 48, .serves = 3, .job_workers = 128, .simulated = true, .domain = "rack 7", .numeric_class = "avx2", .api_url = "https://10.0.0.2:9243"
 };
 
 static size_t facts_bytes(uint8_t *bytes, size_t cap)

@@ -88,7 +88,7 @@ static void fill(uint8_t kind)
     case SHOAL_HOST_BROKEN:
         out.u.broken.worker_id = 3;
         out.u.broken.epoch.e = 4;
-        out.u.broken.ranks = 1ull << 63 | 2;
+        out.u.broken.ranks = (struct shoal_ranks){ { 1ull << 63 | 2 } };
         break;
     case SHOAL_HOST_UNFIT:
         out.u.unfit.worker_id = 3;
@@ -177,16 +177,58 @@ static void test_refused(void **state)
     out.u.confirm.placements[0].slot = SHOAL_SLOT_NONE; /* an engine without a slot */
     assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
     assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_ERR_MALFORMED);
-    for (uint32_t more = 0; more < 2; more++) { /* a communicator may have more members than a job has workers */
-        fill(SHOAL_HOST_EPOCH);
-        out.u.epoch.member_count = SHOAL_JOB_WORKERS_MAX + more;
-        assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
-        assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), more == 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED);
-    }
+    fill(SHOAL_HOST_EPOCH);
+    out.u.epoch.member_count = SHOAL_JOB_WORKERS_MAX;
+    assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_OK);
+    assert_int_equal(in.u.epoch.member_count, SHOAL_JOB_WORKERS_MAX);
+    out.u.epoch.member_count++;
+    assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_ERR_TOO_BIG);
     fill(SHOAL_HOST_ACK);
     assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
     bytes[2] = SHOAL_HOST_WIRE_VERSION + 1; /* only a newer one can read it */
     assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_ERR_MALFORMED);
+}
+
+static void must_come_back(void)
+{
+    size_t len, len2;
+
+    assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_OK);
+    assert_int_equal(shoal_host_encode(&in, again, sizeof(again), &len2), SHOAL_OK);
+    assert_int_equal(len2, len);
+    assert_memory_equal(again, bytes, len);
+}
+
+/* What older versions read of a job of at most 64 workers is what they always read; a word more stands at the end. */
+static void test_ranks_beyond_64_stand_at_the_end(void **state)
+{
+    static const uint8_t kinds[] = { SHOAL_HOST_BROKEN, SHOAL_HOST_WORKER };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(kinds); k++) {
+        static uint8_t plain[SHOAL_HOST_MESSAGE_MAX];
+        struct shoal_ranks *set = kinds[k] == SHOAL_HOST_BROKEN ? &out.u.broken.ranks : &out.u.worker.unheard;
+        const struct shoal_ranks *got = kinds[k] == SHOAL_HOST_BROKEN ? &in.u.broken.ranks : &in.u.worker.unheard;
+        size_t len, plain_len;
+
+        fill(kinds[k]);
+        *set = (struct shoal_ranks){ { 1ull << 63 | 5 } };
+        must_come_back();
+        assert_int_equal(shoal_host_encode(&out, plain, sizeof(plain), &plain_len), SHOAL_OK);
+        shoal_ranks_add(set, 64);
+        shoal_ranks_add(set, SHOAL_JOB_WORKERS_MAX - 1);
+        must_come_back();
+        assert_true(shoal_ranks_equal(got, set));
+        assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(len, plain_len + 8);
+        assert_memory_equal(bytes, plain, plain_len);
+        for (size_t n = plain_len + 1; n < len; n++)
+            assert_int_equal(shoal_host_decode(shoal_view_of(bytes, n), &in), SHOAL_ERR_MALFORMED);
+        memset(bytes + plain_len, 0, 8); /* a word of none is not written */
+        assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_ERR_MALFORMED);
+    }
 }
 
 static void test_routing(void **state)
@@ -204,7 +246,8 @@ static void test_routing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_flipped),
-                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_routing) };
+                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_routing),
+                                        cmocka_unit_test(test_ranks_beyond_64_stand_at_the_end) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

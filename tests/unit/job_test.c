@@ -32,9 +32,8 @@ static struct shoal_job_spec sample_spec(bool elastic)
     return spec;
 }
 
-static struct shoal_job *new_job(bool elastic)
+static struct shoal_job *new_job_of(struct shoal_job_spec spec)
 {
-    struct shoal_job_spec spec = sample_spec(elastic);
     struct shoal_job_founding founding = { .id = { { 1 } }, .ticket_ms = 3, .create_ms = 4, .founder = { { 9 } } };
     struct shoal_job *job;
     size_t len;
@@ -44,6 +43,8 @@ static struct shoal_job *new_job(bool elastic)
     assert_int_equal(shoal_job_create(&job, &founding), SHOAL_OK);
     return job;
 }
+
+static struct shoal_job *new_job(bool elastic) { return new_job_of(sample_spec(elastic)); }
 
 static unsigned apply(struct shoal_job *job)
 {
@@ -156,10 +157,10 @@ static void test_placements(void **state)
     entry.u.place.drop[1] = 77; /* not there: no matter */
     assert_int_equal(apply(job), SHOAL_JOB_CHANGED_PLACES);
     assert_int_equal(job->placement_count, 1);
-    for (uint64_t w = 10; w < 10 + SHOAL_PLACEMENTS_MAX - 1; w++)
+    for (uint64_t w = 10; w < 10 + SHOAL_PLACEMENTS_PLAIN - 1; w++)
         assert_int_equal(place(job, w, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_PLACES);
     assert_int_equal(place(job, 500, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_REFUSED); /* the table is full */
-    assert_int_equal(job->placement_count, SHOAL_PLACEMENTS_MAX);
+    assert_int_equal(job->placement_count, SHOAL_PLACEMENTS_PLAIN);
     start(SHOAL_JOB_ENTRY_STOP);
     assert_int_equal(apply(job), SHOAL_JOB_CHANGED_FLAGS);
     start(SHOAL_JOB_ENTRY_PLACE)->u.place.drop_count = 1;
@@ -167,6 +168,73 @@ static void test_placements(void **state)
     assert_int_equal(apply(job), SHOAL_JOB_CHANGED_PLACES);
     assert_int_equal(place(job, 501, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_REFUSED); /* it is being stopped */
     shoal_job_destroy(job);
+}
+
+static unsigned place_many(struct shoal_job *job, uint64_t first, uint32_t count)
+{
+    start(SHOAL_JOB_ENTRY_PLACE)->u.place.add_count = count;
+    entry.u.place.attempt = 1;
+    for (uint32_t i = 0; i < count; i++)
+        entry.u.place.add[i] = (struct shoal_placement){ .worker_id = first + i, .slot = i % SHOAL_SLOTS_MAX, .attempt = 1 };
+    return apply(job);
+}
+
+static unsigned epoch_of(struct shoal_job *job, uint32_t e, uint64_t first, uint32_t count)
+{
+    start(SHOAL_JOB_ENTRY_EPOCH)->u.epoch.epoch.e = e;
+    entry.u.epoch.call = 1;
+    entry.u.epoch.member_count = count;
+    for (uint32_t i = 0; i < count; i++)
+        entry.u.epoch.members[i].worker_id = first + i;
+    return apply(job);
+}
+
+/* Versions before this one do not read such an entry: of a plain job it changes nothing anywhere. */
+static void test_a_plain_job_has_the_bounds_of_versions_before(void **state)
+{
+    struct shoal_job *job = new_job(true);
+
+    (void)state;
+    assert_int_equal(place_many(job, 1, SHOAL_JOB_WORKERS_PLAIN + 1), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(job->placement_count, 0);
+    assert_int_equal(place_many(job, 1, SHOAL_JOB_WORKERS_PLAIN), SHOAL_JOB_CHANGED_STATE | SHOAL_JOB_CHANGED_PLACES);
+    assert_int_equal(place(job, 200, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_PLACES);
+    assert_int_equal(place(job, 65, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_PLACES);
+    call_with_sizes(job, 1);
+    assert_int_equal(epoch_of(job, 1, 1, SHOAL_JOB_WORKERS_PLAIN + 1), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(epoch_of(job, 1, 1, SHOAL_JOB_WORKERS_PLAIN), SHOAL_JOB_CHANGED_EPOCH | SHOAL_JOB_CHANGED_CALLS);
+    start(SHOAL_JOB_ENTRY_PLACE)->u.place.drop_count = SHOAL_PLACEMENTS_PLAIN + 1;
+    assert_int_equal(apply(job), SHOAL_JOB_CHANGED_REFUSED);
+    shoal_job_destroy(job);
+}
+
+static void test_a_wide_job(void **state)
+{
+    struct shoal_job_spec spec = sample_spec(true);
+    struct shoal_job *job, *copy;
+    size_t len;
+
+    (void)state;
+    spec.workers_max = SHOAL_JOB_WORKERS_MAX;
+    job = new_job_of(spec);
+    assert_int_equal(place_many(job, 1, SHOAL_JOB_WORKERS_MAX), SHOAL_JOB_CHANGED_STATE | SHOAL_JOB_CHANGED_PLACES);
+    for (uint64_t w = 500; job->placement_count < SHOAL_PLACEMENTS_MAX; w++)
+        assert_int_equal(place(job, w, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_PLACES);
+    assert_int_equal(place(job, 900, SHOAL_JOB_ENGINE), SHOAL_JOB_CHANGED_REFUSED);
+    call_with_sizes(job, 1);
+    assert_int_equal(epoch_of(job, 1, 1, SHOAL_JOB_WORKERS_MAX), SHOAL_JOB_CHANGED_EPOCH | SHOAL_JOB_CHANGED_CALLS);
+    assert_int_equal(shoal_job_snapshot_encode(job, more, sizeof(more), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_restore(&copy, shoal_view_of(more, len)), SHOAL_OK);
+    assert_int_equal(copy->placement_count, SHOAL_PLACEMENTS_MAX);
+    assert_int_equal(copy->epoch->members[SHOAL_JOB_WORKERS_MAX - 1].worker_id, SHOAL_JOB_WORKERS_MAX);
+    assert_int_equal(place_many(job, 1, SHOAL_JOB_WORKERS_MAX), SHOAL_JOB_CHANGED_REFUSED); /* each is there */
+    start(SHOAL_JOB_ENTRY_PLACE)->u.place.drop_count = SHOAL_PLACEMENTS_MAX;
+    for (uint32_t i = 0; i < SHOAL_PLACEMENTS_MAX; i++)
+        entry.u.place.drop[i] = job->placements[i].worker_id;
+    assert_int_equal(apply(job), SHOAL_JOB_CHANGED_PLACES);
+    assert_int_equal(job->placement_count, 0);
+    shoal_job_destroy(job);
+    shoal_job_destroy(copy);
 }
 
 static void test_calls_and_epochs(void **state)
@@ -552,7 +620,9 @@ static void test_spec_check(void **state)
         { "no worker at all", 0, 4, 1, true, false, SHOAL_ERR_INVALID },
         { "minimum above the maximum", 5, 4, 1, true, false, SHOAL_ERR_INVALID },
         { "a gang with a range", 1, 4, 1, false, false, SHOAL_ERR_INVALID },
+        { "as many workers as a job can have", 1, SHOAL_JOB_WORKERS_MAX, 1, true, false, SHOAL_OK },
         { "more workers than a job can have", 1, SHOAL_JOB_WORKERS_MAX + 1, 1, true, false, SHOAL_ERR_INVALID },
+        { "a gang that is wide", 65, 65, 1, false, false, SHOAL_ERR_INVALID },
         { "two devices for each worker", 1, 4, 2, true, false, SHOAL_ERR_UNSUPPORTED },
         { "no main file", 1, 4, 1, true, true, SHOAL_ERR_INVALID },
     };
@@ -663,6 +733,22 @@ static void test_spec_of_an_older_version_gets_defaults(void **state)
     assert_int_equal(shoal_job_spec_check(&spec, &msg), SHOAL_OK);
     assert_true(!spec.elastic && !spec.user_cmd && spec.device == SHOAL_JOB_DEVICE_AUTO && spec.priority == 0);
     assert_true(spec.argv.count == 0 && spec.env.count == 0 && spec.args.len == 0 && spec.kept.len == 0);
+}
+
+static void test_only_a_wide_job_says_that_versions_before_must_not_run_it(void **state)
+{
+    struct shoal_job_spec spec = sample_spec(true), back;
+    size_t len;
+
+    (void)state;
+    spec.workers_max = SHOAL_JOB_WORKERS_PLAIN;
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_spec_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+    assert_int_equal(back.oldest, 2);
+    spec.workers_max++;
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_spec_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+    assert_int_equal(back.oldest, 5);
 }
 
 /* A list whose last text has no end: walking it would leave the bytes. */
@@ -788,6 +874,9 @@ int main(void)
         cmocka_unit_test(test_spec_bytes_are_stable),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_a_plain_job_has_the_bounds_of_versions_before),
+        cmocka_unit_test(test_a_wide_job),
+        cmocka_unit_test(test_only_a_wide_job_says_that_versions_before_must_not_run_it),
         cmocka_unit_test(test_calls_and_epochs),
         cmocka_unit_test(test_result_and_end),
         cmocka_unit_test(test_plain_scripts_end_in_one_entry),

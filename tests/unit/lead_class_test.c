@@ -152,6 +152,58 @@ static void test_a_driver_on_a_host_that_was_left_out_has_engines_there(void **s
     w_deinit(&w);
 }
 
+static void tell_plain_jobs(uint32_t host)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
+
+    event.u.host.node = w_node(host);
+    event.u.host.health = SHOAL_LEAD_HOST_WELL;
+    event.u.host.no_slots = event.u.host.plain_jobs = true;
+    w_lead(&w, &event);
+}
+
+static uint32_t members_on(uint32_t host)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; w.job->epoch != NULL && i < w.job->epoch->member_count; i++)
+        count += w_host_of(w.job->epoch->members[i].node) == host;
+    return count;
+}
+
+/* U4. Of a job that may have more than 64 workers: whether the host was known as such at first, or has gone back since. */
+static void test_a_host_of_the_version_before_has_no_workers_of_a_wide_job(void **state)
+{
+    (void)state;
+    for (unsigned later = 0; later < 2; later++) {
+        char text[2048], name[33];
+        uint32_t started;
+
+        w_init(&w, 660 + later, true, 1, SHOAL_JOB_WORKERS_MAX);
+        w.steps = 2000;
+        w_new_lead(&w, 0);
+        if (later == 0)
+            tell_plain_jobs(1);
+        w_run_to_step(&w, 1, 300, 60 * SHOAL_S);
+        assert_int_equal(members_on(1) > 0, later);
+        started = engines_started_on(1);
+        assert_int_equal(started > 0, later);
+        if (later == 1)
+            tell_plain_jobs(1);
+        w_run_to_step(&w, 1, 1500, 60 * SHOAL_S);
+        assert_int_equal(members_on(1), 0);
+        assert_int_equal(w.job->epoch->member_count, W_V);
+        assert_int_equal(engines_started_on(1), started);
+        shoal_hex_text(w_node(1).bytes, sizeof(w_node(1).bytes), name);
+        shoal_lead_why(w.lead, text, sizeof(text));
+        if (strstr(text, name) == NULL || strstr(text, "takes at most 64 workers") == NULL || strstr(text, "exchange it") == NULL)
+            W_FAIL(&w, "why says nothing of the host: %s", text);
+        w_run_to_end(&w, 120 * SHOAL_S);
+        assert_int_equal(w.job->state, SHOAL_JOB_FINISHED);
+        w_deinit(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +212,7 @@ int main(void)
         cmocka_unit_test(test_a_host_that_comes_later_and_cannot_take_part_ends_nothing),
         cmocka_unit_test(test_where_no_host_can_take_part_the_job_waits_and_says_why),
         cmocka_unit_test(test_a_driver_on_a_host_that_was_left_out_has_engines_there),
+        cmocka_unit_test(test_a_host_of_the_version_before_has_no_workers_of_a_wide_job),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,12 +52,37 @@ static void test_joined_and_compared_in_every_word(void **state)
     }
 }
 
+static void test_dropped_kept_limited_and_counted_in_every_word(void **state)
+{
+    (void)state;
+    for (uint32_t rank = 0; rank < SHOAL_RANKS_MAX; rank++) {
+        struct shoal_ranks set = { 0 }, all, below;
+
+        memset(&all, 0xff, sizeof(all));
+        below = all;
+        shoal_ranks_limit(&below, rank);
+        assert_int_equal(shoal_ranks_count(&below), rank);
+        assert_false(shoal_ranks_has(&below, rank));
+        shoal_ranks_add(&set, rank);
+        assert_int_equal(shoal_ranks_words(&set), rank / 64 + 1);
+        shoal_ranks_keep(&set, &all);
+        assert_int_equal(shoal_ranks_count(&set), 1);
+        shoal_ranks_keep(&set, &below);
+        assert_false(shoal_ranks_any(&set));
+        shoal_ranks_drop(&all, rank);
+        assert_int_equal(shoal_ranks_count(&all), SHOAL_RANKS_MAX - 1);
+        assert_false(shoal_ranks_has(&all, rank));
+    }
+    assert_int_equal(shoal_ranks_words(&(struct shoal_ranks){ 0 }), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_rank_is_by_itself),
         cmocka_unit_test(test_the_last_one_is_the_limit),
         cmocka_unit_test(test_joined_and_compared_in_every_word),
+        cmocka_unit_test(test_dropped_kept_limited_and_counted_in_every_word),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

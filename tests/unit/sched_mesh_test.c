@@ -940,11 +940,35 @@ static void test_who_has_not_told_of_itself_is_not_taken_for_one_of_the_version_
     net_destroy(net);
 }
 
+/* Decision 0078. */
+static void test_a_host_of_the_version_before_takes_no_wide_job(void **state)
+{
+    struct net *net = mesh_of(92, 3, 3);
+    struct shoal_node_id node = { { 0 } };
+
+    (void)state;
+    net_run(net, 2 * NET_S);
+    assert_false(shoal_sched_refuses_workers(net->nodes[0].sched, SHOAL_JOB_WORKERS_MAX, &node));
+    net->nodes[1].untold = true;
+    net_tell_node(net, 0, 1, SHOAL_SCHED_NODE_ALIVE);
+    assert_false(shoal_sched_refuses_workers(net->nodes[0].sched, SHOAL_JOB_WORKERS_MAX, &node));
+    net->nodes[1].untold = false;
+    net->nodes[1].previous = true;
+    net_tell_node(net, 0, 1, SHOAL_SCHED_NODE_ALIVE);
+    assert_false(shoal_sched_refuses_workers(net->nodes[0].sched, SHOAL_JOB_WORKERS_PLAIN, &node));
+    assert_true(shoal_sched_refuses_workers(net->nodes[0].sched, SHOAL_JOB_WORKERS_PLAIN + 1, &node));
+    assert_true(shoal_node_id_equal(node, net->nodes[1].id));
+    net_tell_node(net, 0, 1, SHOAL_SCHED_NODE_DEAD);
+    assert_false(shoal_sched_refuses_workers(net->nodes[0].sched, SHOAL_JOB_WORKERS_MAX, &node)); /* it is away */
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_drained_leader_hands_over),
         cmocka_unit_test(test_who_has_not_told_of_itself_is_not_taken_for_one_of_the_version_before),
+        cmocka_unit_test(test_a_host_of_the_version_before_takes_no_wide_job),
         cmocka_unit_test(test_the_founder_of_a_young_mesh_is_lost),
         cmocka_unit_test(test_a_mesh_of_two_is_in_no_hurry),
         cmocka_unit_test(test_who_is_removed_is_replaced_at_once),

@@ -963,6 +963,7 @@ static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_
     event.u.node.slot_stamp = node->slots_stamp;
     event.u.node.cpus = node->untold ? 0 : 4;
     event.u.node.rules = node->previous || node->untold ? 0 : SHOAL_SCHED_RULES;
+    event.u.node.job_workers = node->previous || node->untold ? 0 : SHOAL_JOB_WORKERS_MAX;
     event.u.node.draining = node->draining;
     memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
     if (net->nodes[to].up)

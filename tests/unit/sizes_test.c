@@ -43,11 +43,11 @@ static const struct size_row tables[] = {
     { "support: peers of interest", 832 },
     { "support: own claims towards them", 24 },
     { "support: claims of theirs", 56 },
-    { "lead: jobs that this host leads", 532480 }, /* with epochs of up to SHOAL_RANKS_MAX members */
+    { "lead: jobs that this host leads", 598016 }, /* of 128 workers on 288 hosts; of a plain job two thirds */
     { "slots: the core", 753664 },
     { "slots: jobs with workers here", 135168 },
     { "sched: the core", 180224 },
-    { "sched: groups, each with its job's specification", 61440 },
+    { "sched: groups, each with its job's specification", 65536 }, /* of 144 placements; of a plain job 80 */
     { "sched: what an elastic job adds", 122880 },
     { "sched: requests", 520 },
     { "sched: foundings, with a record each", 135168 },
@@ -63,7 +63,7 @@ static const struct size_row structs[] = {
     { "a request that is open", 520 },
     { "a worker, as its leader knows it", 2816 },
     { "a host, as a leader knows it", 224 },
-    { "a placement", 72 }, /* 80 a job, and in each PLACE entry */
+    { "a placement", 72 }, /* 80 a job, of a wide one 144, and in each PLACE entry */
     { "one guardian of one Raft group", 7168 },
 };
 
