@@ -38,7 +38,7 @@
 #define SIM_VERSION 1
 #define SIM_SETTLE_NS (180 * SHOAL_S)
 #define SIM_READY_NS (30 * SHOAL_S)
-#define SIM_VIRTUAL_WORKERS 6
+#define SIM_VIRTUAL_WORKERS 6 /* of a job's steps, unless it may have more workers */
 
 /* ---- a map of 64-bit keys ---- */
 
@@ -260,10 +260,11 @@ struct sim_worker {
     uint64_t snapshot_said;
     bool done;
     bool train_done;            /* driver */
-    uint64_t silent, silent_ns; /* members that it cannot hear, since when */
+    struct shoal_ranks silent;  /* members that it cannot hear, since when */
+    uint64_t silent_ns;
     uint64_t entered_ns;
-    uint64_t broken;  /* links that broke, as said with CLOSED */
-    uint64_t unheard; /* as said */
+    struct shoal_ranks broken;  /* links that broke, as said with CLOSED */
+    struct shoal_ranks unheard; /* as said */
     uint32_t in_hand; /* of a kernel: requests */
     bool draining;    /* it gets no more, and ends at `drain_ns` at the latest */
     uint64_t drain_ns;
@@ -424,6 +425,11 @@ struct sim_job {
     uint8_t *task_states; /* enum shoal_task_state: DONE and FAILED, once they were applied anywhere */
     struct shoal_rand chance;
 };
+
+static inline uint32_t sim_virtual_workers(const struct sim_job *job)
+{
+    return job->workers_max > SIM_VIRTUAL_WORKERS ? job->workers_max : SIM_VIRTUAL_WORKERS;
+}
 
 struct sim_term {
     uint64_t term;

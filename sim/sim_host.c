@@ -167,6 +167,7 @@ void sim_host_publish(struct sim_host *host, const struct shoal_record *record)
 static void publish_facts(struct sim_host *host)
 {
     const struct shoal_facts_record facts = { .rules = SHOAL_SCHED_RULES,
+                                              .job_workers = SHOAL_JOB_WORKERS_MAX,
                                               .mesh_version = host->mesh_version,
                                               .mesh_config = host->mesh_config,
                                               .cpus = 4,

@@ -165,8 +165,9 @@ static void read_submit(struct reader *r, size_t i)
         c->workers_min = 1;
     c->number = number(r, i + 5, 100000);
     c->times = i + 7 < r->count && strcmp(r->words[i + 6], "times") == 0 ? (uint32_t)number(r, i + 7, SIM_JOBS_MAX) : 1;
-    if (c->workers_min == 0 || c->workers_min > c->workers_max || (!script && c->workers_max > SIM_VIRTUAL_WORKERS))
-        wrong(r, "workers: 1 to %d", SIM_VIRTUAL_WORKERS);
+    if (c->workers_min == 0 || c->workers_min > c->workers_max ||
+        c->workers_max > (script ? SHOAL_JOB_WORKERS_PLAIN : SHOAL_JOB_WORKERS_MAX))
+        wrong(r, "workers: 1 to %d", script ? SHOAL_JOB_WORKERS_PLAIN : SHOAL_JOB_WORKERS_MAX);
 }
 
 /* array from H tasks N steps S */

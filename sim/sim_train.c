@@ -21,7 +21,7 @@ static uint64_t link_limit_ns(const struct sim *sim, const struct sim_worker *wo
     for (uint32_t i = 0; i < worker->last_epoch->member_count; i++) {
         uint32_t host = sim_host_find(sim, worker->last_epoch->members[i].node);
 
-        if ((worker->silent >> i & 1) != 0 && !sim_can_train(sim, host, worker->host) &&
+        if (shoal_ranks_has(&worker->silent, i) && !sim_can_train(sim, host, worker->host) &&
             worker->silent_ns <= worker->entered_ns + 2 * TICK_NS)
             return SHOAL_LINK_CONNECT_NS;
     }
@@ -35,8 +35,9 @@ void sim_close(struct sim_host *host, struct sim_worker *worker)
     if (worker->closed || worker->epoch == 0)
         return;
     worker->closed = true;
-    if (worker->entered && worker->silent != 0 && sim->now_ns > worker->silent_ns + link_limit_ns(sim, worker) / 2)
-        worker->broken |= worker->silent;
+    if (worker->entered && shoal_ranks_any(&worker->silent) &&
+        sim->now_ns > worker->silent_ns + link_limit_ns(sim, worker) / 2)
+        shoal_ranks_join(&worker->broken, &worker->silent);
     worker->entered = false;
     sim_work_later(host, worker, SIM_WORK_CLOSED, SHOAL_MS + shoal_rand_below(&host->chance, 5 * SHOAL_MS));
 }
@@ -45,6 +46,7 @@ static const struct shoal_rank_member *check_record(struct sim_host *host, const
                                                     const struct shoal_worker_epoch *epoch)
 {
     const struct shoal_rank_member *me = NULL;
+    const uint32_t all = sim_virtual_workers(&host->sim->jobs[worker->job]);
     uint32_t covered = 0;
 
     for (uint32_t i = 0; i < epoch->member_count; i++) {
@@ -58,8 +60,8 @@ static const struct shoal_rank_member *check_record(struct sim_host *host, const
         if (!shoal_node_id_equal(epoch->members[i].node, epoch->members[0].node))
             sim_fail(host->sim, "epoch (%u,%u) was made by one host, but has members on two", epoch->epoch.e,
                      epoch->epoch.k);
-    if (covered != SIM_VIRTUAL_WORKERS)
-        sim_fail(host->sim, "epoch %u covers %u of %u", epoch->epoch.e, covered, (unsigned)SIM_VIRTUAL_WORKERS);
+    if (covered != all)
+        sim_fail(host->sim, "epoch %u covers %u of %u", epoch->epoch.e, covered, all);
     return me;
 }
 
@@ -94,9 +96,9 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     worker->epoch = word;
     worker->closed = false;
     worker->entered = true;
-    worker->silent = worker->unheard = 0;
+    worker->silent = worker->unheard = (struct shoal_ranks){ 0 };
     worker->silent_ns = worker->entered_ns = sim->now_ns;
-    worker->broken = 0;
+    worker->broken = (struct shoal_ranks){ 0 };
     shoal_worker_epoch_copy(worker->last_epoch, epoch);
     if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
         worker->applied = worker->complete = epoch->decided_step;
@@ -127,11 +129,11 @@ struct team {
     bool holder_here;
 };
 
-/* Members of other hosts that cannot be heard: bit by rank. `ended`: the kernel of one that ended has closed its
+/* Members of other hosts that cannot be heard. `ended`: the kernel of one that ended has closed its
  * connections. */
-static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *ended)
+static struct shoal_ranks silent(struct sim *sim, const struct sim_worker *worker, bool *ended)
 {
-    uint64_t ranks = 0;
+    struct shoal_ranks ranks = { 0 };
 
     for (uint32_t i = 0; i < worker->last_epoch->member_count; i++) {
         const struct shoal_rank_member *place = &worker->last_epoch->members[i];
@@ -141,7 +143,7 @@ static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *e
         if (host == worker->host)
             continue;
         if (member == NULL || sim_worker_stands(member) || !sim_can_train(sim, host, worker->host))
-            ranks |= 1ull << i;
+            shoal_ranks_add(&ranks, i);
         if (member == NULL && sim->hosts[host].powered && sim_can_train(sim, host, worker->host))
             *ended = true;
     }
@@ -152,18 +154,20 @@ static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *e
 static void watch_links(struct sim *sim, struct sim_worker *worker)
 {
     bool ended = false;
-    uint64_t ranks = silent(sim, worker, &ended);
+    struct shoal_ranks ranks = silent(sim, worker, &ended);
+    bool some = shoal_ranks_any(&ranks);
     uint64_t limit_ns;
 
-    if (ranks != worker->silent) {
+    if (!shoal_ranks_equal(&ranks, &worker->silent)) {
         worker->silent = ranks;
         worker->silent_ns = sim->now_ns;
     }
     limit_ns = link_limit_ns(sim, worker);
-    if (ended || (ranks != 0 && sim->now_ns - worker->silent_ns > limit_ns)) {
-        worker->broken |= ranks;
+    if (ended || (some && sim->now_ns - worker->silent_ns > limit_ns)) {
+        shoal_ranks_join(&worker->broken, &ranks);
         sim_close(&sim->hosts[worker->host], worker);
-    } else if (ranks != worker->unheard && (ranks == 0 || sim->now_ns - worker->silent_ns > SHOAL_BEAT_UNHEARD_NS)) {
+    } else if (!shoal_ranks_equal(&ranks, &worker->unheard) &&
+               (!some || sim->now_ns - worker->silent_ns > SHOAL_BEAT_UNHEARD_NS)) {
         worker->unheard = ranks;
         sim_work_later(&sim->hosts[worker->host], worker, SIM_WORK_UNHEARD, SHOAL_MS);
     }

@@ -185,7 +185,7 @@ static void say_hello(struct sim_host *host, struct sim_worker *worker)
         sim_work_later(host, worker, SIM_WORK_TRAIN, 10 * SHOAL_MS);
     if (worker->ready)
         sim_work_later(host, worker, SIM_WORK_READY, SHOAL_MS);
-    if (worker->unheard != 0)
+    if (shoal_ranks_any(&worker->unheard))
         sim_work_later(host, worker, SIM_WORK_UNHEARD, SHOAL_MS);
     if (worker->done)
         sim_work_later(host, worker, SIM_WORK_DONE, 2 * SHOAL_MS);
@@ -197,7 +197,7 @@ static void say_ready(struct sim_host *host, struct sim_worker *worker)
 
     worker->ready = true;
     m->ready.call = worker->call;
-    m->ready.virtual_workers = SIM_VIRTUAL_WORKERS;
+    m->ready.virtual_workers = sim_virtual_workers(&host->sim->jobs[worker->job]);
     m->ready.sum_elems = 1000;
     m->ready.samples = 6000;
     m->ready.minibatch = 10;
@@ -264,14 +264,14 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
         m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch),
                                                   .applied_step = worker->applied,
                                                   .complete_step = worker->complete,
-                                                  .broken = { { worker->broken } } };
+                                                  .broken = worker->broken };
         if (worker->closed)
             say(host, worker, m);
         return;
     case SIM_WORK_UNHEARD:
         m = fresh(host->sim, SHOAL_WORKER_UNHEARD);
         m->unheard =
-            (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = { { worker->unheard } } };
+            (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = worker->unheard };
         if (!worker->closed)
             say(host, worker, m);
         return;

@@ -190,7 +190,8 @@ def test_a_failure_says_how_to_see_it_again(tmp_path):
     ("hosts 3\nat 5s kill\n", ":2: a word is missing"),
     ("hosts 3\nat 5s start worker 1\n", ":2: a worker can be killed or stopped"),
     ("hosts 3\nat 5s cut data 1\n", ":2: a word is missing"),
-    ("submit from 1 workers 9 steps 1\n", ":1: workers: 1 to 6"),
+    ("submit from 1 workers 129 steps 1\n", ":1: 129 is not a number up to 128"),
+    ("script from 1 workers 65 steps 1\n", ":1: workers: 1 to 64"),
     ("loss 101\n", ":1: 101 is not a rate up to 100 percent"),
     ("version 99\nhosts 3\n", ":1: this is a file of version 99, and this simulator reads version 1"),
 ])
