@@ -170,6 +170,24 @@ def test_agents_are_exchanged_under_load(previous, folder, script, tmp_path):
         assert mesh.hosts[0].get("/v1/jobs/%s/ledger" % run.job)["exact"] is True, "no sample is skipped or seen twice"
 
 
+def test_a_job_of_more_than_64_workers_waits_for_the_last_exchange(previous, tmp_path):
+    """Decision 0078: whoever guards or runs it would refuse its entries and epochs."""
+    (tmp_path / "fit").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "fit").chmod(0o755)
+    with Mesh(previous, slots=2) as mesh:
+        alpha, beta = mesh.grow(("alpha", "beta"))
+        exchange(mesh, alpha, OUT / "shoal")
+
+        def submit_of(workers):
+            return mesh.shoal("job", "run", "--framework", "shoalC", "--model-main", "fit", "--model-dir", tmp_path, "--workers",
+                              str(workers), "--node", alpha.url, "--output", "json", check=False)
+        refused = submit_of(65)
+        assert refused.returncode != 0 and "host beta runs an agent of a version that takes at most 64" in refused.stderr, refused
+        assert submit_of(64).returncode == 0
+        exchange(mesh, beta, OUT / "shoal")
+        mesh.until(lambda: submit_of(65).returncode == 0, 20, "all hosts take it", pause=0.2)
+
+
 def test_an_agent_of_another_wire_version_is_refused_by_name(mesh, script):
     """A version is the second byte of what an agent says first (link_wire.h); the third asks for a newer reader."""
     host = mesh.hosts[0]
