@@ -18,7 +18,7 @@
         { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
         { "store-map", "MIB", "the most that the store may take [8192]", 0 },                                          \
         { "log-max", "MIB", "what the logs of one job may take on this host [256]", 0 },                               \
-        { "files-max", "COUNT", "files that one job's result folder may hold here [50000]", 0 },                       \
+        { "files-max", "COUNT", "files and links that one job's result folder may hold here [50000]", 0 },                             \
         { "files-gib", "GIB", "what one job's result folder may hold on this host [1024]", 0 },                        \
         { "archive-after", "SECONDS", "from a job's end to its archive [600]", 0 },                                    \
         { "warm-memory", "MIB", "what interpreters kept ready with a framework may hold; 0: none is kept [1024]", 0 }, \

@@ -129,9 +129,10 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
  * is dropped, and the log says so. */
 #define SHOAL_JOB_LOG_MIB 256
 #define SHOAL_JOB_LOG_MIB_MAX (1024u * 1024u)
-/* A job's result folder may hold so many files, and so many GiB, on one host, unless the operator says otherwise (files-max,
- * files-gib): more than a careful script writes, and less than what fills every host's disk, or its tables, over night. Each
- * file costs about 400 bytes of the agent's memory while its job runs. Beyond it the job is ended, and says why. */
+/* A job's result folder may hold so many files and links, as many folders, and so many GiB, on one host, unless the operator
+ * says otherwise (files-max, files-gib): more than a careful script writes, and less than what fills every host's disk, or its
+ * tables, over night. Each file costs about 400 bytes of the agent's memory while its job runs. Beyond it the job is ended, and
+ * says why. */
 #define SHOAL_JOB_FILES 50000u
 #define SHOAL_JOB_FILES_MAX 1000000u
 #define SHOAL_JOB_FILES_GIB 1024u

@@ -19,7 +19,7 @@
  *     has more is walked on a thread of its own (agent_files.c), and rests ten times as long as that took.
  * T6. A file that a job removed here, or gave another name, goes away on the other hosts too: seen in one look and not in a
  *     later one that saw everything, logs left out. A folder without the logs that it had is lost, and tells of no removal.
- * T7. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so.
+ * T7. A job whose folder holds more files and links, folders or bytes than this host allows is ended here, and the reason says so.
  * T8. The order of two logs goes before them, and was looked at after them (W1 of tree_walk.c): another host may lack what was
  *     printed last, and never shows what it has in another order.
  * T9. Files below more than TREE_WALK_DEPTH_MAX folders, or with paths that are too long, are copied to no host. They count as the
@@ -335,9 +335,8 @@ static void end_job(const struct tree *tree, const struct tree_walk *walk)
                        "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
                        (unsigned long long)agent->settings.files_gib, agent->settings.name);
     else
-        (void)snprintf(text, sizeof(text),
-                       "its result folder holds more than %llu files on %s; write fewer, or raise files-max there",
-                       (unsigned long long)walk->files_max, agent->settings.name);
+        (void)snprintf(text, sizeof(text), "its result folder holds more than %llu %s on %s; make fewer, or raise files-max there",
+                       (unsigned long long)walk->files_max, walk->too_wide ? "folders" : "files and links", agent->settings.name);
     agent_job_over(tree->agent, tree->job, text);
 }
 

@@ -15,6 +15,7 @@
 #include "shoal/banned.h"
 
 #define YIELD_LOOKS 64u
+#define CODE_FOLDERS 32u /* that one entry of a bundle may lie in, at most */
 #define CODE "_submitted_code/"
 
 /* One folder on the way down. Its path lies in `path`, whose first `len` bytes are its own; of one that is outside, those of the
@@ -87,21 +88,33 @@ static bool add(struct tree_walk *walk, const char *path, const struct stat *fac
     return true;
 }
 
-/* False: a bound is reached. */
-static bool on_file(struct tree_walk *walk, const char *path, bool told, bool outside, const struct stat *facts)
+/* Of a name that is no folder's. False: a bound is reached. */
+static bool on_name(struct tree_walk *walk, const char *path, bool told, bool outside, const struct stat *facts)
 {
     bool code = strncmp(path, CODE, sizeof(CODE) - 1) == 0;
+    bool file = S_ISREG(facts->st_mode);
     uint64_t counted;
 
     walk->files++;
-    walk->bytes += (uint64_t)facts->st_size;
+    walk->bytes += file ? (uint64_t)facts->st_size : 0;
     walk->code += code;
-    walk->outside += told && outside && !(code && facts->st_mtime == SHOAL_BUNDLE_MTIME_S); /* that one is everywhere */
+    walk->outside += file && told && outside && !(code && facts->st_mtime == SHOAL_BUNDLE_MTIME_S); /* that one is everywhere */
     counted = walk->files - (walk->code < walk->code_files ? walk->code : walk->code_files);
     if (counted > walk->files_max || walk->bytes > walk->bytes_max)
         walk->end = TREE_WALK_OVER;
-    else if (told && !outside && !add(walk, path, facts))
+    else if (file && told && !outside && !add(walk, path, facts))
         walk->end = TREE_WALK_FAILED;
+    return walk->end == TREE_WALK_WHOLE;
+}
+
+/* False: a bound is reached. */
+static bool count_folder(struct tree_walk *walk, unsigned depth)
+{
+    walk->folders++;
+    walk->too_deep = depth > TREE_WALK_COUNTED_MAX;
+    walk->too_wide = walk->folders > walk->files_max && walk->folders - walk->files_max > CODE_FOLDERS * walk->code_files;
+    if (walk->too_deep || walk->too_wide)
+        walk->end = TREE_WALK_OVER;
     return walk->end == TREE_WALK_WHOLE;
 }
 
@@ -112,11 +125,8 @@ static bool go_down(struct tree_walk *walk, const struct folder *above, const ch
 {
     folder.depth = above->depth + 1;
     folder.outside = folder.outside || folder.depth > TREE_WALK_DEPTH_MAX;
-    if (folder.depth > TREE_WALK_COUNTED_MAX) {
-        walk->too_deep = true;
-        walk->end = TREE_WALK_OVER;
+    if (!count_folder(walk, folder.depth))
         return false;
-    }
     folder.fd = openat(above->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     walk->blind = walk->blind || (folder.fd < 0 && errno != ENOENT);
     return folder.fd < 0 || walk_folder(walk, &folder, path);
@@ -148,7 +158,7 @@ static bool look_at(struct tree_walk *walk, const struct folder *folder, const c
     }
     if (S_ISDIR(facts.st_mode))
         return go_down(walk, folder, name, below, path);
-    return !S_ISREG(facts.st_mode) || on_file(walk, path, !below.hidden, below.outside, &facts);
+    return on_name(walk, path, !below.hidden, below.outside, &facts);
 }
 
 static bool walk_round(struct tree_walk *walk, const struct folder *folder, DIR *dir, enum round round,

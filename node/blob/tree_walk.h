@@ -17,7 +17,7 @@
 enum tree_walk_end {
     TREE_WALK_WHOLE,
     TREE_WALK_CUT,  /* more than `looks_max` names: who must not wait asks for a walk elsewhere */
-    TREE_WALK_OVER, /* more files, or more bytes, than a job may have, or folders within too many others */
+    TREE_WALK_OVER, /* more files and links, folders, or bytes than a job may have, or folders within too many others */
     TREE_WALK_FAILED
 };
 
@@ -31,7 +31,7 @@ struct tree_found {
 struct tree_walk {
     /* asked for */
     uint64_t looks_max;
-    uint64_t files_max, bytes_max; /* bounds of the job */
+    uint64_t files_max, bytes_max; /* bounds of the job; as many folders again, besides those that a bundle's files lie in */
     uint64_t code_files;           /* so many files below _submitted_code/ are the bundle's, and do not count */
     /* found */
     enum tree_walk_end end;
@@ -40,10 +40,13 @@ struct tree_walk {
     size_t count, cap;
     struct shoal_buf paths;
     uint64_t looks;
-    uint64_t files, bytes; /* of all regular files, the hidden ones too; lengths, so that holes count */
-    uint64_t code;         /* of them, files below _submitted_code/ */
-    uint64_t outside;      /* of them, those that are not replicated since they lie too deep, or their paths are too long */
-    bool too_deep;         /* TREE_WALK_OVER by folders */
+    uint64_t files;        /* every name but a folder's: links, pipes and hidden ones, too */
+    uint64_t bytes;        /* of the regular ones; lengths, so that holes count */
+    uint64_t code;         /* of `files`, those below _submitted_code/ */
+    uint64_t folders;
+    uint64_t outside;      /* regular files that are not replicated since they lie too deep, or their paths are too long */
+    bool too_deep;         /* TREE_WALK_OVER by folders within folders */
+    bool too_wide;         /* ... by their number */
     bool blind;            /* something could not be looked at: what is not found may be there all the same */
 };
 

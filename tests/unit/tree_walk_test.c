@@ -174,6 +174,36 @@ static void a_walk_ends_at_its_bounds(void **state)
     }
 }
 
+/* A link is no file, and takes an inode and everybody's time all the same. So does a pipe, and a folder. */
+static void whatever_has_a_name_is_counted(void **state)
+{
+    static const struct {
+        const char *name;
+        struct tree_walk asked;
+        enum tree_walk_end want;
+    } rows[] = {
+        { "all fits", { .looks_max = 20, .files_max = 7, .bytes_max = 20 }, TREE_WALK_WHOLE },
+        { "too many links", { .looks_max = 20, .files_max = 6, .bytes_max = 20 }, TREE_WALK_OVER },
+        { "too many folders", { .looks_max = 20, .files_max = 7, .bytes_max = 20 }, TREE_WALK_OVER },
+        { "two names are the bundle's", { .looks_max = 20, .files_max = 5, .bytes_max = 20, .code_files = 2 }, TREE_WALK_WHOLE },
+    };
+    struct fixture *f = *state;
+
+    assert_int_equal(run("cd %s && mkdir -p _submitted_code m/a && touch _submitted_code/f m/f && mkfifo m/p && ln -s f m/a/l && "
+                         "ln -s nowhere m/a/n && ln -s . _submitted_code/l && ln m/a/l m/a/h 2> /dev/null || ln -s f m/a/h", f->root), 0);
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tree_walk walk = rows[i].asked;
+
+        if (rows[i].want == TREE_WALK_OVER && rows[i].asked.files_max == 7)
+            assert_int_equal(run("cd %s && mkdir $(seq 6)", f->root), 0);
+        tree_walk(f->root, &walk);
+        if (walk.end != rows[i].want || walk.count > 2)
+            fail_msg("%s: ends with %d, %zu are told", rows[i].name, (int)walk.end, walk.count);
+        tree_walk_deinit(&walk);
+        assert_int_equal(run("rmdir %s/[0-9] 2> /dev/null || true", f->root), 0);
+    }
+}
+
 /* W2. Too deep, or with too long a path: no other host has it, but it takes room here. */
 static void what_lies_outside_is_counted(void **state)
 {
@@ -301,6 +331,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_not_replicated_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(no_link_is_followed_and_no_pipe_is_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_walk_ends_at_its_bounds, setup, teardown),
+        cmocka_unit_test_setup_teardown(whatever_has_a_name_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_read_is_not_empty, setup, teardown),
         cmocka_unit_test_setup_teardown(what_lies_outside_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(the_order_of_logs_is_looked_at_after_them, setup, teardown),
