@@ -416,6 +416,7 @@ void agent_folders_temporary(const struct agent *agent, struct shoal_job_id id, 
 void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id); /* once nobody of the job is here */
 /* Both, "" for none, after the pieces of files that have come here so far are written. */
 void agent_folders_remove(struct agent *agent, const char *folder, const char *other);
+void agent_folders_clear(struct agent *agent, const char *path); /* where a file is to be, of what is none */
 void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job *job); /* of a driver that has ended */
 
 /* agent_blobs.c: fetch, replicate, manifests, materialise */

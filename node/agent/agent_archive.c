@@ -59,6 +59,7 @@ struct making {
     int fd; /* of the piece under way; -1: none */
     struct ledger_progress progress; /* by the audit */
     bool audited;                    /* and it is kept */
+    bool records;                    /* it may have a ledger; of a job that trains nothing, what has that name is none */
     struct known_paths known;
     uv_work_t walk;
     struct agent_results results;
@@ -98,7 +99,7 @@ static void on_list_stored(void *arg, enum shoal_err err, const char *text, stru
 
 static void store_list(struct making *m)
 {
-    char folder[AGENT_PATH_BYTES];
+    char folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + 16];
     FILE *file = NULL;
     bool good;
     int fd;
@@ -109,6 +110,8 @@ static void store_list(struct making *m)
     }
     agent_job_folder(m->agent, m->job, folder, sizeof(folder));
     (void)mkdir(folder, 0700);
+    (void)snprintf(path, sizeof(path), "%s/archive", folder);
+    agent_folders_clear(m->agent, path);
     fd = shoal_open_below(folder, "archive", O_WRONLY | O_CREAT | O_TRUNC);
     if (fd >= 0)
         file = fdopen(fd, "w");
@@ -204,28 +207,35 @@ static void add_file(struct making *m, char what, const char *relative)
         *added = line;
 }
 
+static void list_log(struct making *m, const char *name)
+{
+    DIR *dir = archive_open_log(m->root, name);
+    const struct dirent *entry;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        char below[ARCHIVE_PATH_BYTES];
+
+        if (entry->d_name[0] != '.' && strchr(entry->d_name, '\n') == NULL &&
+            (size_t)snprintf(below, sizeof(below), "log/%s/%s", name, entry->d_name) < sizeof(below))
+            add_file(m, 'l', below);
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+}
+
+/* On a thread: a job may leave any number of files beside its logs. */
 static void list_files(struct making *m)
 {
-    static char names[ARCHIVE_TASKS_MAX][96];
-    size_t count = agent_log_tasks(m->root, names, ARCHIVE_TASKS_MAX);
+    char(*names)[96] = calloc(ARCHIVE_TASKS_MAX, sizeof(*names));
+    size_t count = names == NULL ? 0 : agent_log_tasks(m->root, names, ARCHIVE_TASKS_MAX);
 
-    for (size_t i = 0; i < count; i++) {
-        DIR *dir = archive_open_log(m->root, names[i]);
-        const struct dirent *entry;
-
-        while (dir != NULL && (entry = readdir(dir)) != NULL) {
-            char below[ARCHIVE_PATH_BYTES];
-
-            if (entry->d_name[0] != '.' && strchr(entry->d_name, '\n') == NULL &&
-                (size_t)snprintf(below, sizeof(below), "log/%s/%s", names[i], entry->d_name) < sizeof(below))
-                add_file(m, 'l', below);
-        }
-        if (dir != NULL)
-            (void)closedir(dir);
-    }
+    for (size_t i = 0; i < count; i++)
+        list_log(m, names[i]);
+    free(names);
     if (m->audited)
         add_file(m, 'a', "audit");
-    add_file(m, 'g', "ledger");
+    if (m->records)
+        add_file(m, 'g', "ledger");
 }
 
 /* ---- other files of the result folder (N5) ---- */
@@ -291,6 +301,7 @@ static void walk_run(uv_work_t *work)
 {
     struct making *m = work->data;
 
+    list_files(m);
     agent_results_walk(m->root, &m->results);
 }
 
@@ -305,7 +316,6 @@ static void walk_ended(uv_work_t *work, int status)
 
 static void list_all(struct making *m)
 {
-    list_files(m);
     m->walk.data = m;
     (void)uv_queue_work(&m->agent->loop, &m->walk, walk_run, walk_ended);
 }
@@ -360,6 +370,7 @@ static void on_audited(void *arg, enum shoal_err err, const struct shoal_msg *ms
         k->m = m;
         k->file = (struct agent_file_job){ .bytes = k->json.len, .run = keep_run, .done = kept };
         archive_line_path(m->agent, m->job, m->root, &line, k->path, sizeof(k->path));
+        agent_folders_clear(m->agent, k->path);
         if (agent_file_submit(m->agent, &k->file) == SHOAL_OK)
             return;
     }
@@ -453,6 +464,8 @@ static void pull_file(struct making *m)
     struct stat facts;
 
     for (; m->their < m->theirs.count; m->their++) {
+        if (!m->records && strcmp(m->theirs.list[m->their].path, "ledger") == 0)
+            continue;
         pull_path(m, path, sizeof(path));
         if (lstat(path, &facts) != 0 || (uint64_t)facts.st_size < m->theirs.list[m->their].bytes)
             break;
@@ -511,6 +524,52 @@ static void pull_all(struct making *m)
     pull_node(m);
 }
 
+/* What this host has, for another: on a thread, as above. */
+struct telling {
+    uv_work_t work;
+    struct agent *agent;
+    struct peer_question *question;
+    char root[AGENT_PATH_BYTES], folder[AGENT_PATH_BYTES];
+    uint64_t skip;
+    struct shoal_writer w;
+    uint8_t bytes[ARCHIVE_ANSWER_BYTES_MAX];
+};
+
+static void tell_run(uv_work_t *work)
+{
+    struct telling *t = work->data;
+
+    archive_put_files(&t->w, t->root, t->folder, t->skip);
+}
+
+static void tell_ended(uv_work_t *work, int status)
+{
+    struct telling *t = work->data;
+
+    (void)status;
+    if (!t->agent->stopping)
+        peer_answer(t->question, t->w.failed ? SHOAL_ERR_TOO_BIG : SHOAL_OK, "", shoal_writer_view(&t->w));
+    free(t);
+}
+
+static void tell_files(struct agent *agent, const char *root, const char *folder, uint64_t skip, struct peer_question *question)
+{
+    struct telling *t = malloc(sizeof(*t));
+
+    if (t == NULL) {
+        peer_answer(question, SHOAL_ERR_FULL, "no memory for a list of files", (struct shoal_view){ 0 });
+        return;
+    }
+    t->work.data = t;
+    t->agent = agent;
+    t->question = question;
+    t->skip = skip;
+    (void)snprintf(t->root, sizeof(t->root), "%s", root);
+    (void)snprintf(t->folder, sizeof(t->folder), "%s", folder);
+    t->w = shoal_writer_init(t->bytes, sizeof(t->bytes));
+    (void)uv_queue_work(&agent->loop, &t->work, tell_run, tell_ended);
+}
+
 static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
     struct agent *agent = arg;
@@ -519,7 +578,6 @@ static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view 
     char user[SHOAL_SCHED_BY_BYTES], relative[ARCHIVE_PATH_BYTES];
     char root[AGENT_PATH_BYTES], folder[AGENT_PATH_BYTES];
     static uint8_t bytes[ARCHIVE_ANSWER_BYTES_MAX];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     uint64_t offset;
     ssize_t n;
     int fd;
@@ -536,8 +594,7 @@ static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view 
     agent_archive_folder(agent, user, id, root, sizeof(root));
     agent_job_folder(agent, id, folder, sizeof(folder));
     if (relative[0] == '\0') {
-        archive_put_files(&w, root, folder, offset);
-        peer_answer(question, w.failed ? SHOAL_ERR_TOO_BIG : SHOAL_OK, "", shoal_writer_view(&w));
+        tell_files(agent, root, folder, offset, question);
         return;
     }
     fd = shoal_open_below(strcmp(relative, "ledger") == 0 ? folder : root, relative, O_RDONLY);
@@ -631,9 +688,11 @@ static void next_manifest(struct making *m)
 
 void agent_archive_make(struct agent *agent, const struct shoal_sched_action *action)
 {
+    const struct shoal_job *replica = shoal_sched_job(agent->sched, action->u.archive.job);
     struct making *m = calloc(1, sizeof(*m));
 
     SHOAL_ASSERT(m != NULL);
+    m->records = replica == NULL || replica->calls != NULL;
     m->agent = agent;
     m->job = action->u.archive.job;
     m->manifests[0] = action->u.archive.result;

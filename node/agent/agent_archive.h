@@ -43,7 +43,7 @@ void archive_line_path(const struct agent *agent, struct shoal_job_id job, const
 /* A folder of logs below the result folder `root`; NULL: it cannot be read. */
 DIR *archive_open_log(const char *root, const char *name);
 /* What this host has of an ended job's logs and ledger, for its leader: u32 count, then each path with its length in bytes (u64),
- * after the first `skip` of them. A byte of 1 follows if not all fit, which a version before does not say, nor look at. */
+ * after the first `skip` of them; on any thread. A byte of 1 follows if not all fit, which a version before does not say, nor look at. */
 void archive_put_files(struct shoal_writer *w, const char *root, const char *folder, uint64_t skip);
 /* Adds those that are logs or a ledger. Returns how many were told; `more`: one asks again after them. */
 uint32_t archive_get_files(struct shoal_view list, struct archive_lines *lines, bool *more);

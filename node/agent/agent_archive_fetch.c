@@ -59,7 +59,7 @@ static bool is_here(const struct taking *t, const struct archive_line *line)
 {
     struct stat facts;
 
-    return line->what == 'r' || (stat(t->path, &facts) == 0 && (uint64_t)facts.st_size == line->bytes &&
+    return line->what == 'r' || (lstat(t->path, &facts) == 0 && S_ISREG(facts.st_mode) && (uint64_t)facts.st_size == line->bytes &&
                                  (line->what != 'f' || (uint64_t)facts.st_mtime == line->mtime_s));
 }
 
@@ -72,6 +72,7 @@ static void on_synced(uv_fs_t *request)
     (void)close(t->fd);
     if (flushed && t->lines.list[t->next].what == 'f')
         dress(t);
+    agent_folders_clear(t->agent, t->path);
     if (!flushed || rename(t->made, t->path) != 0) {
         taken(t, SHOAL_ERR_STORAGE, "a file of the archive cannot be written here");
         return;

@@ -230,8 +230,8 @@ static void put_logs(struct putting *p, const char *root, const char *name)
 
 void archive_put_files(struct shoal_writer *w, const char *root, const char *folder, uint64_t skip)
 {
-    static char names[ARCHIVE_TASKS_MAX][96];
-    size_t count = agent_log_tasks(root, names, ARCHIVE_TASKS_MAX);
+    char(*names)[96] = calloc(ARCHIVE_TASKS_MAX, sizeof(*names));
+    size_t count = names == NULL ? 0 : agent_log_tasks(root, names, ARCHIVE_TASKS_MAX);
     struct putting p = { .w = w, .skip = skip };
     struct shoal_writer at = shoal_writer_init(w->bytes + w->len, 4);
     char path[AGENT_PATH_BYTES + 16];
@@ -243,6 +243,7 @@ void archive_put_files(struct shoal_writer *w, const char *root, const char *fol
         put_file(&p, "ledger", &facts);
     for (size_t i = 0; i < count; i++)
         put_logs(&p, root, names[i]);
+    free(names);
     if (!w->failed)
         shoal_put_u32(&at, p.count);
     if (p.more)

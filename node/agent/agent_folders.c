@@ -382,21 +382,36 @@ static bool unlock(const char *path)
     return unlocked;
 }
 
-/* Renamed at once: the next process of the job makes a new one. */
-void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id)
+static void move_away(struct agent *agent, const char *from)
 {
-    char from[AGENT_PATH_BYTES];
     char to[AGENT_PATH_BYTES];
 
-    agent_job_folder(agent, id, from, sizeof(from) - 8);
-    memcpy(from + strlen(from), "/tmp", 5);
-    if (rmdir(from) == 0 || errno == ENOENT)
-        return;
     (void)snprintf(to, sizeof(to), "%.400s/spare/%u.tmp", agent->settings.data, agent->spares.temporaries++);
     if (rename(from, to) == 0 || (errno == EACCES && unlock(from) && rename(from, to) == 0))
         agent_folders_remove(agent, to, "");
     else
         agent_log(agent, "%s: cannot be moved away to be removed: %s", from, strerror(errno));
+}
+
+/* Renamed at once: the next process of the job makes a new one. */
+void agent_folders_drop_temporary(struct agent *agent, struct shoal_job_id id)
+{
+    char from[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, id, from, sizeof(from) - 8);
+    memcpy(from + strlen(from), "/tmp", 5);
+    if (rmdir(from) == 0 || errno == ENOENT)
+        return;
+    move_away(agent, from);
+}
+
+/* What is no regular file: a job has laid it where a file of its agent belongs. */
+void agent_folders_clear(struct agent *agent, const char *path)
+{
+    struct stat facts;
+
+    if (lstat(path, &facts) == 0 && !S_ISREG(facts.st_mode) && unlink(path) != 0 && rmdir(path) != 0)
+        move_away(agent, path);
 }
 
 /* F2. Moved away first: jobs may have left millions of files, and nobody waits for their removal. */

@@ -2,7 +2,8 @@
  *
  *   <64 hex of the file's blob> <size> <mtime> <x or -> <path relative to RESULT_DIR>\n
  *
- * It is made when the ledger has settled; every file in it is a blob on two hosts before. */
+ * It is made when the ledger has settled; every file in it is a blob on two hosts before. A thread looks for the files: the
+ * folder is the job's, which may have laid a million links there. */
 #include "agent.h"
 
 #include "agent_ledger.h"
@@ -10,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +21,7 @@
 
 #define MANIFEST_FILES_MAX 4096
 #define LEDGER_WAIT_NS (20 * SHOAL_S)
+#define YIELD_LOOKS 64u /* as tree_walk.c */
 
 struct listed {
     char path[256];
@@ -29,6 +32,7 @@ struct listed {
 };
 
 struct listing {
+    uv_work_t work;
     struct agent *agent;
     struct shoal_job_id job;
     uint32_t call;
@@ -36,8 +40,18 @@ struct listing {
     struct listed *files;
     size_t count;
     size_t next;
-    uint64_t bytes;
+    uint64_t looks, looks_max; /* names, whatever has them */
+    bool cut;                  /* there are more files, or names */
 };
+
+/* False: enough was looked at. */
+static bool goes_on(struct listing *l)
+{
+    if (++l->looks % YIELD_LOOKS == 0)
+        (void)sched_yield();
+    l->cut = l->cut || l->looks > l->looks_max || l->count == MANIFEST_FILES_MAX;
+    return !l->cut;
+}
 
 static void list_folder(struct listing *l, const char *relative, unsigned depth)
 {
@@ -47,12 +61,15 @@ static void list_folder(struct listing *l, const char *relative, unsigned depth)
 
     if (dir == NULL && fd >= 0)
         (void)close(fd);
-    while (dir != NULL && (entry = readdir(dir)) != NULL && l->count < MANIFEST_FILES_MAX) {
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
         struct listed *file = &l->files[l->count];
         struct stat facts;
 
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
-            strchr(entry->d_name, '\n') != NULL ||
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (!goes_on(l))
+            break;
+        if (strchr(entry->d_name, '\n') != NULL ||
             (size_t)snprintf(file->path, sizeof(file->path), "%s/%s", relative, entry->d_name) >= sizeof(file->path) ||
             fstatat(dirfd(dir), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
@@ -98,11 +115,13 @@ static void on_list_stored(void *arg, enum shoal_err err, const char *text, stru
 
 static void store_list(struct listing *l)
 {
-    char folder[AGENT_PATH_BYTES];
+    char folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + 16];
     FILE *file = NULL;
     int fd;
 
     agent_job_folder(l->agent, l->job, folder, sizeof(folder));
+    (void)snprintf(path, sizeof(path), "%s/manifest", folder);
+    agent_folders_clear(l->agent, path);
     fd = shoal_open_below(folder, "manifest", O_WRONLY | O_CREAT | O_TRUNC);
     if (fd >= 0)
         file = fdopen(fd, "w");
@@ -146,6 +165,34 @@ static void store_next(struct listing *l)
         agent_store_below(l->agent, l->job, l->root, l->files[l->next].path, on_file_stored, l);
 }
 
+/* On a thread. */
+static void list_run(uv_work_t *work)
+{
+    struct listing *l = work->data;
+
+    list_folder(l, "model", 0);
+    qsort(l->files, l->count, sizeof(*l->files), by_path);
+}
+
+static void list_ended(uv_work_t *work, int status)
+{
+    struct listing *l = work->data;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (status != 0 || l->agent->stopping) {
+        free(l->files);
+        free(l);
+        return;
+    }
+    shoal_job_id_text(l->job, text);
+    if (l->cut)
+        agent_log(l->agent, "%s: there is more in its model folder than the %zu files that its result keeps", text, l->count);
+    if (l->count == 0 && l->call == 0) /* no file of a result: nothing is kept, and no hash names it */
+        listing_end(l, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
+    else
+        store_next(l);
+}
+
 static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_t call)
 {
     struct agent_job *here = agent_job_find(agent, job);
@@ -155,26 +202,20 @@ static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_
     l->agent = agent;
     l->job = job;
     l->call = call;
+    l->looks_max = 2ull * agent->settings.files_max; /* files and folders, as many as a job may have */
+    l->work.data = l;
     l->files = calloc(MANIFEST_FILES_MAX, sizeof(*l->files));
     SHOAL_ASSERT(l->files != NULL);
     if (here != NULL && here->result_dir[0] != '\0')
         memcpy(l->root, here->result_dir, sizeof(l->root));
     else
         agent_find_result_dir(agent, job, l->root); /* what was pushed here: the host that ran it may be lost */
-    if (l->root[0] == '\0' && call != 0) {
-        listing_end(l, SHOAL_ERR_NOT_FOUND, "this host has no files of the job", (struct shoal_hash){ { 0 } });
-        return;
-    }
     if (l->root[0] != '\0')
-        list_folder(l, "model", 0);
-    if (l->count == 0 && call == 0) { /* no file of a result: nothing is kept, and no hash names it */
+        (void)uv_queue_work(&agent->loop, &l->work, list_run, list_ended);
+    else if (call != 0)
+        listing_end(l, SHOAL_ERR_NOT_FOUND, "this host has no files of the job", (struct shoal_hash){ { 0 } });
+    else
         listing_end(l, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
-        return;
-    }
-    qsort(l->files, l->count, sizeof(*l->files), by_path);
-    for (size_t i = 0; i < l->count; i++)
-        l->bytes += l->files[i].bytes;
-    store_next(l);
 }
 
 struct manifest_wait {

@@ -190,7 +190,8 @@ def trap(path):
     raise FileExistsError(path)
 logs = pathlib.Path(os.environ["LOG_DIR"])
 for path in (logs / "stdout", logs / "stderr", logs / "stdout.order", logs / "launcher", logs / "driver.stderr", logs.parent / ".order",
-             result / "model" / "weights", result / "checkpoint" / "one", own / "manifest", own / "ledger", own / "spec", own / "archive"):
+             result / "model" / "weights", result / "checkpoint" / "one", own / "manifest", own / "ledger", own / "spec", own / "archive",
+             own / "audit", own / "service.json"):
     trap(path)
 (own / "files").mkdir(exist_ok=True)
 sys.exit(3)

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -26,7 +27,7 @@
 #include "loop_test.h"
 #include "no_env.h"
 
-#define ALARM_S 30
+#define ALARM_S 120
 #define HOLE_BYTES (1ll << 40)
 #define SECRET "a secret of another folder"
 
@@ -34,7 +35,8 @@ enum trap { PIPE, LINK, LINK_TO_NOTHING, FOLDER, HOLE, TRAPS };
 static const char *const trap_names[TRAPS] = { "a pipe", "a link", "a link to nothing", "a folder", "a file of 1 TiB" };
 
 /* The names that were read of folders. */
-static atomic_uint looks;
+static atomic_uint looks, looks_of_loop;
+static pthread_t loop_thread;
 
 __attribute__((visibility("default"))) struct dirent *readdir(DIR *dir)
 {
@@ -43,6 +45,8 @@ __attribute__((visibility("default"))) struct dirent *readdir(DIR *dir)
     if (real == NULL)
         *(void **)&real = dlsym(RTLD_NEXT, "readdir");
     atomic_fetch_add(&looks, 1);
+    if (pthread_equal(pthread_self(), loop_thread))
+        atomic_fetch_add(&looks_of_loop, 1);
     return real(dir);
 }
 
@@ -67,6 +71,9 @@ static int setup(void **state)
     char path[AGENT_PATH_BYTES];
 
     (void)alarm(ALARM_S);
+    loop_thread = pthread_self();
+    atomic_store(&looks, 0);
+    atomic_store(&looks_of_loop, 0);
     if (f == NULL || (f->agent = calloc(1, sizeof(*f->agent))) == NULL || uv_loop_init(&f->agent->loop) != 0)
         return -1;
     (void)snprintf(f->dir, sizeof(f->dir), "/tmp/shoal-job-files-XXXXXX");
@@ -136,6 +143,14 @@ __attribute__((format(printf, 1, 2))) static int run(const char *format, ...)
     (void)vsnprintf(command, sizeof(command), format, args);
     va_end(args);
     return system(command);
+}
+
+static void pool_run(uv_work_t *work) { (void)work; }
+
+static void pool_ran(uv_work_t *work, int status)
+{
+    (void)status;
+    *(bool *)work->data = true;
 }
 
 static void a_file_is_read_below_its_folder(void **state)
@@ -283,14 +298,66 @@ static void a_folder_of_logs_is_looked_at_to_its_bound(void **state)
     char names[4][96];
     size_t found;
 
-    assert_int_equal(run("cd %s && mkdir log && cd log && seq -f app.%%g 20000 | xargs touch", f->own), 0);
-    atomic_store(&looks, 0);
+    assert_int_equal(run("cd %s && mkdir log && cd log && seq -f app.%%g 3000 | xargs touch", f->own), 0);
     found = agent_log_tasks(f->own, names, 4);
     assert_int_equal(found, 4);
-    assert_int_equal(run("cd %s/log && seq -f app.%%g 20000 | xargs rm && seq 20000 | xargs touch", f->own), 0);
+    assert_int_equal(run("cd %s/log && seq -f app.%%g 3000 | xargs rm && seq 3000 | xargs touch", f->own), 0);
     assert_int_equal(agent_log_tasks(f->own, names, 4), 0);
-    if (atomic_load(&looks) > 2000)
+    if (atomic_load(&looks) > 1200)
         fail_msg("%u names were looked at", atomic_load(&looks));
+}
+
+/* Else its archive would be waited for without an end. */
+static void what_lies_where_a_file_belongs_is_cleared_away(void **state)
+{
+    struct fixture *f = *state;
+    char path[AGENT_PATH_BYTES + 32];
+    struct stat facts;
+
+    assert_int_equal(run("mkdir %s/spare", f->dir), 0);
+    (void)snprintf(path, sizeof(path), "%s/audit", f->own);
+    agent_folders_clear(f->agent, path); /* there is nothing */
+    for (enum trap trap = PIPE; trap < TRAPS; trap++) {
+        lay(f, trap, "audit");
+        if (trap == FOLDER)
+            assert_int_equal(run("mkdir %s/audit/below && chmod 500 %s/audit", f->own, f->own), 0);
+        agent_folders_clear(f->agent, path);
+        if ((lstat(path, &facts) == 0) != (trap == HOLE))
+            fail_msg("%s", trap_names[trap]);
+    }
+    assert_int_equal(access(path, F_OK), 0); /* a file of the agent itself */
+    (void)uv_timer_stop(&f->watchdog);
+    (void)uv_run(&f->agent->loop, UV_RUN_DEFAULT);
+    assert_int_equal(run("test -z \"$(ls %s/spare)\" && test -s %s/secret", f->dir, f->dir), 0);
+}
+
+#define LINKS 2000
+
+/* Links are no files of a result, and take the same time to look at. */
+static void the_files_of_a_result_are_looked_for_on_a_thread_and_to_a_bound(void **state)
+{
+    struct fixture *f = *state;
+    struct agent_job *job = agent_job_need(f->agent, job_id);
+    bool ran = false;
+    uv_work_t work = { .data = &ran };
+    char path[AGENT_PATH_BYTES + 32];
+
+    assert_non_null(job);
+    (void)snprintf(job->result_dir, sizeof(job->result_dir), "%s", f->own);
+    assert_int_equal(run("mkdir %s/model", f->own), 0);
+    for (unsigned i = 0; i < LINKS; i++) {
+        (void)snprintf(path, sizeof(path), "%s/model/%u", f->own, i);
+        assert_int_equal(symlink("x", path), 0);
+    }
+    f->agent->settings.files_max = LINKS / 4;
+    f->agent->stopping = true; /* nobody is told what was found */
+    atomic_store(&looks_of_loop, 0);
+    atomic_store(&looks, 0);
+    agent_manifest(f->agent, job_id, 1, 1);
+    assert_int_equal(uv_queue_work(&f->agent->loop, &work, pool_run, pool_ran), 0);
+    RUN_AGENT_UNTIL(f, ran);
+    if (atomic_load(&looks_of_loop) > 0 || atomic_load(&looks) == 0 || atomic_load(&looks) > LINKS / 2 + 8)
+        fail_msg("%u names were looked at, %u of them on the loop", atomic_load(&looks), atomic_load(&looks_of_loop));
 }
 
 int main(void)
@@ -303,8 +370,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_service_without_a_document_has_no_knobs, setup, teardown),
         cmocka_unit_test_setup_teardown(a_document_is_written_into_no_trap, setup, teardown),
         cmocka_unit_test_setup_teardown(the_order_of_logs_is_read_to_its_bound, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_lies_where_a_file_belongs_is_cleared_away, setup, teardown),
         cmocka_unit_test_setup_teardown(a_folder_of_logs_is_looked_at_to_its_bound, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_files_of_a_result_are_looked_for_on_a_thread_and_to_a_bound, setup, teardown),
     };
 
+    (void)setenv("UV_THREADPOOL_SIZE", "1", 1); /* so what was queued before has run */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
