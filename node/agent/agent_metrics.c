@@ -7,7 +7,8 @@
  *     the train step before it.
  * M2. Where more steps are asked for than points, each point stands for `stride` steps: it has the values of the last one,
  *     exactly, and the least and greatest of all. So no peak is lost, and who asks for fewer steps gets every one.
- * M3. A value is the mean over the step's mini-batches by their samples, as loggers get it; null where it is no number. */
+ * M3. A value is the mean over the step's mini-batches by their samples, as loggers get it; null where it is no number.
+ * M4. A ledger may be of any length: of those that wait AGENT_CURVES_AT_ONCE are read, so that threads are left to the rest. */
 #include "agent_metrics.h"
 
 #include <fcntl.h>
@@ -47,6 +48,7 @@ struct series {
 
 struct reading {
     uv_work_t work;
+    struct reading *next;
     struct agent *agent;
     struct agent_metrics_ask ask;
     struct shoal_job_id job;
@@ -65,6 +67,13 @@ struct reading {
     enum shoal_err err;
     agent_metrics_fn *done;
     void *arg;
+};
+
+/* M4 */
+struct curve_queue {
+    struct reading *first, **end; /* that wait */
+    unsigned count;               /* those that are read, too */
+    unsigned read;
 };
 
 __attribute__((format(printf, 3, 4))) static void put(struct reading *r, struct shoal_buf *buf, const char *format, ...)
@@ -264,11 +273,18 @@ static void read_run(uv_work_t *work)
     put(r, &r->json, "}");
 }
 
+static void read_next(struct curve_queue *queue);
+
 static void read_ended(uv_work_t *work, int status)
 {
     struct reading *r = work->data;
+    struct curve_queue *queue = r->agent->curves;
 
     (void)status;
+    SHOAL_ASSERT(queue->read > 0 && queue->count > 0); /* M4 */
+    queue->read--;
+    queue->count--;
+    read_next(queue);
     r->done(r->arg, r->err, r->err == SHOAL_OK ? "" : "out of memory; try again later", shoal_buf_view(&r->json),
             r->whole);
     free(r->record);
@@ -277,6 +293,30 @@ static void read_ended(uv_work_t *work, int status)
     shoal_buf_deinit(&r->validation.json);
     shoal_buf_deinit(&r->json);
     free(r);
+}
+
+static void read_next(struct curve_queue *queue)
+{
+    while (queue->first != NULL && queue->read < AGENT_CURVES_AT_ONCE) {
+        struct reading *r = queue->first;
+
+        queue->first = r->next;
+        if (queue->first == NULL)
+            queue->end = &queue->first;
+        queue->read++;
+        (void)uv_queue_work(&r->agent->loop, &r->work, read_run, read_ended);
+    }
+}
+
+/* NULL: there is no room for one more. */
+static struct curve_queue *queue_need(struct agent *agent)
+{
+    if (agent->curves == NULL) {
+        agent->curves = calloc(1, sizeof(*agent->curves));
+        if (agent->curves != NULL)
+            agent->curves->end = &agent->curves->first;
+    }
+    return agent->curves == NULL || agent->curves->count == AGENT_CURVES_MAX ? NULL : agent->curves;
 }
 
 /* ---- what the values are ---- */
@@ -309,9 +349,14 @@ void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struc
     const struct shoal_job *job = shoal_sched_job(agent->sched, id);
     const struct shoal_call *last =
         job == NULL || job->calls == NULL || job->call_count == 0 ? NULL : &job->calls[job->call_count - 1];
-    struct reading *r = calloc(1, sizeof(*r));
+    struct curve_queue *queue = queue_need(agent);
+    struct reading *r = queue == NULL ? NULL : calloc(1, sizeof(*r));
 
-    SHOAL_ASSERT(r != NULL && ask->points_max > 0);
+    SHOAL_ASSERT(ask->points_max > 0);
+    if (r == NULL) {
+        done(arg, SHOAL_ERR_FULL, "too many curves of ledgers wait on this host; try again later", (struct shoal_view){ 0 }, false);
+        return;
+    }
     r->work.data = r;
     r->agent = agent;
     r->ask = *ask;
@@ -327,5 +372,8 @@ void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struc
         r->wanted_step = r->whole ? 0 : last->records_acked;
         r->err = agent_metrics_calls(job->calls, job->call_count, &r->calls);
     }
-    (void)uv_queue_work(&agent->loop, &r->work, read_run, read_ended);
+    *queue->end = r;
+    queue->end = &r->next;
+    queue->count++;
+    read_next(queue);
 }

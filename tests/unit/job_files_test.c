@@ -58,6 +58,7 @@ struct fixture {
     bool late, done, whole;
     enum shoal_err err;
     char json[1024];
+    unsigned answered, refused;
 };
 
 static const struct shoal_job_id job_id = { { 7 } };
@@ -101,6 +102,7 @@ static int teardown(void **state)
     char command[128];
 
     loop_end(&f->agent->loop);
+    free(f->agent->curves);
     shoal_sched_destroy(f->agent->sched);
     (void)snprintf(command, sizeof(command), "rm -rf %.60s", f->dir);
     free(f->agent);
@@ -211,6 +213,35 @@ static void a_curve_waits_for_no_ledger_and_no_audit(void **state)
             if (strstr(f->json, "\"steps\":0,") == NULL || strstr(f->json, "\"calls\":[]") == NULL)
                 fail_msg("%s at %s: %s", trap_names[trap], names[i], f->json);
         }
+}
+
+static void on_one_of_many(void *arg, enum shoal_err err, const char *text, struct shoal_view json, bool whole)
+{
+    struct fixture *f = arg;
+
+    (void)text;
+    (void)json;
+    (void)whole;
+    f->answered += err == SHOAL_OK;
+    f->refused += err == SHOAL_ERR_FULL;
+}
+
+/* A ledger may be of any length: who waits for a disk or for its own file does not wait behind all that asked for a curve. */
+static void curves_take_a_part_of_the_threads(void **state)
+{
+    const struct agent_metrics_ask ask = { .from = 1, .to = UINT64_MAX, .points_max = 100 };
+    const unsigned asked = AGENT_CURVES_MAX + 10;
+    struct fixture *f = *state;
+    bool ran = false;
+    uv_work_t work = { .data = &ran };
+
+    for (unsigned i = 0; i < asked; i++)
+        agent_metrics_read(f->agent, job_id, &ask, on_one_of_many, f);
+    assert_int_equal(f->refused, 10);
+    assert_int_equal(uv_queue_work(&f->agent->loop, &work, pool_run, pool_ran), 0);
+    RUN_AGENT_UNTIL(f, ran);
+    assert_true(f->answered <= AGENT_CURVES_AT_ONCE);
+    RUN_AGENT_UNTIL(f, f->answered == AGENT_CURVES_MAX);
 }
 
 static void what_an_audit_says_of_the_calls_is_shown(void **state)
@@ -365,6 +396,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_file_is_read_below_its_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(a_curve_waits_for_no_ledger_and_no_audit, setup, teardown),
+        cmocka_unit_test_setup_teardown(curves_take_a_part_of_the_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(what_an_audit_says_of_the_calls_is_shown, setup, teardown),
         cmocka_unit_test_setup_teardown(an_audit_that_was_kept_is_read_and_nothing_else, setup, teardown),
         cmocka_unit_test_setup_teardown(a_service_without_a_document_has_no_knobs, setup, teardown),
