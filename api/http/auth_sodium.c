@@ -151,6 +151,11 @@ static void basic_digest(const struct shoal_http *http, const char *user, const 
     sodium_memzero(&state, sizeof(state));
 }
 
+void auth_user_key(const struct shoal_http *http, const char *name, uint8_t key[16])
+{
+    (void)crypto_generichash(key, 16, (const uint8_t *)name, strlen(name), http->basic_key, sizeof(http->basic_key));
+}
+
 static void on_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_user *user)
 {
     struct basic *basic = arg;

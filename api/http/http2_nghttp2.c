@@ -132,7 +132,8 @@ static struct http2_stream *stream_begin(struct http2 *h2, int32_t id)
 {
     struct http2_stream *stream;
 
-    if (h2->held >= SHOAL_H2_OUT_BYTES_MAX || h2->http->requests_open >= SHOAL_HTTP_REQUESTS_MAX || h2->http->stopping)
+    if (h2->held >= SHOAL_H2_OUT_BYTES_MAX || h2->http->requests_open >= SHOAL_HTTP_REQUESTS_MAX ||
+        http_conn_client(h2->conn)->requests >= SHOAL_HTTP_SHARE_REQUESTS_MAX || h2->http->stopping)
         return NULL;
     stream = calloc(1, sizeof(*stream));
     if (stream == NULL)

@@ -81,7 +81,8 @@ struct conn_write {
 };
 
 struct http_conn *http_conn_next(struct http_conn *conn) { return conn->next; }
-const uint8_t *http_conn_address(const struct http_conn *conn) { return conn->client->address; }
+const struct http_client *http_conn_client(const struct http_conn *conn) { return conn->client; }
+const uint8_t *http_conn_address(const struct http_conn *conn) { return conn->client->key; }
 
 static void set_phase(struct http_conn *conn, enum conn_phase phase)
 {

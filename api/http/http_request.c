@@ -21,6 +21,11 @@ struct http_request *http_request_create(struct http_conn *conn, struct shoal_ht
 
     if (request == NULL)
         return NULL;
+    request->client = http_client_ask(&http->clients, http_conn_address(conn));
+    if (request->client == NULL) {
+        free(request);
+        return NULL;
+    }
     request->http = http;
     request->conn = conn;
     request->refs = 1;
@@ -45,6 +50,9 @@ void http_request_release(struct http_request *request)
     shoal_buf_deinit(&request->extra);
     shoal_buf_deinit(&request->trailers);
     arena_deinit(&request->arena);
+    http_client_answered(&http->clients, request->client);
+    if (request->asker != NULL)
+        http_client_answered(&http->askers, request->asker);
     free(request);
     http->requests_open--;
     http_stop_check(http);
@@ -301,6 +309,29 @@ static void start_body(struct http_request *request)
     http_request_release(request);
 }
 
+static void refuse_share(struct http_request *request, const char *whose)
+{
+    request->http->stats.refused_busy++;
+    http_header_add(request, "Retry-After", "1");
+    http_respond_error(request, 503, "%u requests of %s are under way on this node; wait for some of them, or ask another node",
+                       SHOAL_HTTP_SHARE_REQUESTS_MAX, whose);
+}
+
+/* It is known who asks. */
+static void enter_user(struct http_request *request)
+{
+    uint8_t key[16];
+
+    auth_user_key(request->http, request->user.name, key);
+    request->asker = http_client_ask(&request->http->askers, key);
+    if (request->conn != NULL && request->asker == NULL)
+        http_respond_error(request, 503, "out of memory; try again later");
+    else if (request->conn != NULL && request->asker->requests > SHOAL_HTTP_SHARE_REQUESTS_MAX)
+        refuse_share(request, "this user");
+    else
+        start_body(request);
+}
+
 static uint64_t body_limit(const struct http_request *request)
 {
     if (request->route->open)
@@ -387,10 +418,12 @@ void http_request_begin(struct http_request *request)
     }
     if (!query_is_good(request))
         return;
-    if (route->open)
+    if (request->client->requests > SHOAL_HTTP_SHARE_REQUESTS_MAX) /* over HTTP/1: of clients that have gone */
+        refuse_share(request, "your address");
+    else if (route->open)
         start_body(request);
     else
-        auth_request(request, start_body);
+        auth_request(request, enter_user);
 }
 
 void http_request_data(struct http_request *request, struct shoal_view content)

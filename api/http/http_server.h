@@ -73,6 +73,8 @@ struct http_request {
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
     /* Says the answer in another protocol's words; NULL: it goes out as it is. */
     void (*reply)(struct http_request *request, int status, struct shoal_view body);
+    struct http_client *client;     /* the row of its address */
+    struct http_client *asker;      /* that of its user; NULL: not known, or nobody in particular */
     struct http_request *next_body; /* H5: of those that wait for the next turn */
     void *state;                    /* the route's own */
     void (*state_free)(void *state);
@@ -161,7 +163,8 @@ struct shoal_http {
     char scrape_token[SHOAL_METRICS_TOKEN_BYTES];
     struct tls_context *tls;
     struct http_conn *conns;
-    struct http_clients clients;
+    struct http_clients clients; /* by address */
+    struct http_clients askers;  /* by user */
     uint64_t handshakes_ms;                    /* when the span began (SHOAL_HANDSHAKES_SPAN_MS) */
     unsigned handshakes;                       /* answered in it */
     bool handshakes_wait;                      /* connections do, for the next span */
@@ -205,6 +208,7 @@ void http_conn_part(struct http_conn *conn);
 void http_conn_tick(struct http_conn *conn, uint64_t now_ms);
 struct http_conn *http_conn_next(struct http_conn *conn);
 const uint8_t *http_conn_address(const struct http_conn *conn); /* 16 bytes: the client's, an IPv4 one in IPv6 form */
+const struct http_client *http_conn_client(const struct http_conn *conn);
 enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, struct shoal_view body,
                                struct http_request *request, http_request_fn *next);
 void http_conn_response_ended(struct http_conn *conn, struct http_request *request);
@@ -230,6 +234,9 @@ bool http_body_may(struct http_request *request);
 bool http_message_may(struct shoal_http *http, size_t bytes);
 void http_handle_closed(struct shoal_http *http);
 void http_stop_check(struct shoal_http *http);
+
+/* What stands for a user's name among those who ask; unknown to whoever chooses names. */
+void auth_user_key(const struct shoal_http *http, const char *name, uint8_t key[16]);
 
 /* auth_sodium.c: calls `ok` with request->user set, now or later, or answers 401. */
 void auth_request(struct http_request *request, http_request_fn *ok);

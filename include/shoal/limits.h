@@ -186,6 +186,8 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 #define SHOAL_H2_HELD_BYTES_MAX (256 * SHOAL_MIB)
 /* Requests in hand at once, those of clients that have gone included: a few KiB each. More are refused, to be sent again. */
 #define SHOAL_HTTP_REQUESTS_MAX 4096u
+/* Of them, those of one address, and those of one user: a quarter, so that nobody takes all of them from the others. */
+#define SHOAL_HTTP_SHARE_REQUESTS_MAX (SHOAL_HTTP_REQUESTS_MAX / 4)
 /* Requests of one user that wait for more of a log on one node: each page or terminal that follows a log is one. Those above
  * are answered at once with what there is. */
 #define SHOAL_LOG_WAITS_USER_MAX 64u

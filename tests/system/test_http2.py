@@ -12,9 +12,10 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 
 import pytest
-from h2raw import (CALM, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
+from h2raw import (CALM, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, PUSH_PROMISE, REFUSED_STREAM, RST_STREAM, SETTINGS,
                    WINDOW_UPDATE, Client, frame)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -273,6 +274,62 @@ def test_a_client_that_does_not_read_holds_little(server):
             refused += kind == RST_STREAM and payload == struct.pack(">I", 7)
         assert server.resident_mib() - before < 24
     assert metric(server, "shoal_http_connections_open") <= 2
+
+
+SHARE = 1024  # SHOAL_HTTP_SHARE_REQUESTS_MAX: of the requests in hand, for one address and for one user
+
+
+def hold(server, *sources):
+    """As many requests as a share has, whose bodies do not end, on connections from these addresses in turn."""
+    clients = []
+    for number in range(SHARE):
+        if number % 100 == 0:
+            clients.append(server.client(source=(sources[len(clients) % len(sources)], 0)))
+        clients[-1].send(HEADERS, END_HEADERS, 2 * (number % 100) + 1, clients[-1].head("/v1/services/echo/scale?replicas=1", "POST", [BASIC]))
+    for client in clients:  # answered after all that came before it
+        client.send(PING, payload=b"x" * 8)
+        while client.read()[0] != PING:
+            pass
+    return clients
+
+
+def until_status(server, source, wanted):
+    end = time.monotonic() + 10
+    status = None
+    while status != wanted and time.monotonic() < end:
+        with server.client(source=(source, 0)) as client:
+            client.ask(1, "/v1/jobs", headers=[BASIC])
+            status = client.status(1)
+    assert status == wanted
+
+
+def test_an_address_has_a_share_of_the_requests_in_hand(server):
+    clients = hold(server, "127.0.0.5")
+    try:
+        with server.client(source=("127.0.0.5", 0)) as one, server.client(source=("127.0.0.6", 0)) as other:
+            one.ask(1)
+            other.ask(1)
+            assert (one.status(1), other.status(1)) == (-REFUSED_STREAM, 200)
+    finally:
+        for client in clients:
+            client.sock.close()
+    until_status(server, "127.0.0.5", 200)  # what is given up counts no more
+
+
+def test_a_user_has_a_share_of_the_requests_in_hand(server):
+    """From whatever addresses."""
+    clients = hold(server, "127.0.0.5", "127.0.0.6")
+    try:
+        with server.client(source=("127.0.0.7", 0)) as client:
+            client.ask(1, "/v1/jobs", headers=[BASIC])
+            headers, body, _ = client.answer(1)
+            assert headers[":status"] == "503" and b"of this user" in body
+            client.ask(3, "/v1/jobs", headers=[("authorization", "Basic " + base64.b64encode(b"eve:secret").decode())])
+            assert client.status(3) == 200
+    finally:
+        for client in clients:
+            client.sock.close()
+    until_status(server, "127.0.0.7", 200)
 
 
 def test_bodies_of_strangers_at_once_are_few(client):
