@@ -32,6 +32,7 @@ enum shoal_host_event_kind {
     SHOAL_HOST_ON_STUCK,      /* the watchdog: a worker's heartbeat word stands still */
     SHOAL_HOST_ON_DYING,      /* killed, or crashed: its memory is being torn down, EXITED follows */
     SHOAL_HOST_ON_STEPPED,    /* a worker's control page: how far it is, whoever ships the records */
+    SHOAL_HOST_ON_STANDS,     /* the same: it has done one thing for long */
     SHOAL_HOST_ON_BLOB,       /* the answer to FETCH */
     SHOAL_HOST_ON_MANIFEST,   /* the answer to MANIFEST */
     SHOAL_HOST_ON_RECORDS_MARK, /* the shell's ledger holds the records up to here on a majority of the guardians */
@@ -79,6 +80,11 @@ struct shoal_host_event {
             uint64_t worker_id;
             uint64_t epoch_word, step; /* it has applied this step in this epoch */
         } stepped;
+        struct {
+            uint64_t worker_id;
+            uint64_t epoch_word;
+            uint8_t activity; /* enum shoal_activity */
+        } stands;
         struct {
             struct shoal_hash hash;
             bool ok;

@@ -55,6 +55,7 @@ enum shoal_host_kind {
     SHOAL_HOST_SHRUNK,  /* the epoch (e,k+1) that this host has made of (e,k), since all its members are here */
     SHOAL_HOST_BROKEN, /* a worker's links that broke before it closed its epoch; before its WORKER, on the same link */
     SHOAL_HOST_UNFIT, /* why no engine of this job can run here, by the word of `worker_id`; before its WORKER, on the same link */
+    SHOAL_HOST_STANDS, /* a worker in an epoch has done the same for a minute; again each ten seconds while it does */
     SHOAL_HOST_KIND_COUNT,
 };
 
@@ -226,6 +227,11 @@ struct shoal_host_message {
             uint64_t worker_id;
             char text[SHOAL_HOST_WHY_BYTES];
         } unfit;
+        struct {
+            uint64_t worker_id;
+            struct shoal_epoch epoch;
+            uint8_t activity; /* enum shoal_activity; a newer one is none that is known */
+        } stands;
     } u;
 };
 

@@ -734,6 +734,8 @@ bool agent_ledger_progress(const struct agent_job *job, struct ledger_progress *
     if (ledger == NULL || ledger->state == LEDGER_OPENING || ledger->state == LEDGER_UNREAD)
         return false;
     *progress = ledger->file.progress;
+    if (ledger_file_rests(&ledger->file, agent_now_ns()))
+        progress->rate_milli = 0;
     return true;
 }
 

@@ -693,6 +693,16 @@ static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint6
     agent_host_event(arg, &event);
 }
 
+static void on_stands(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STANDS };
+
+    event.u.stands.worker_id = worker_id;
+    event.u.stands.epoch_word = epoch_word;
+    event.u.stands.activity = activity;
+    agent_host_event(arg, &event);
+}
+
 static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, const struct workers_alive *alive,
                       size_t count)
 {
@@ -774,7 +784,8 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_stuck,
                                        .on_dying = on_dying,
-                                       .on_stepped = on_stepped };
+                                       .on_stepped = on_stepped,
+                                       .on_stands = on_stands };
 
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
     (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);

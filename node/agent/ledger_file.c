@@ -13,6 +13,7 @@
 #include "shoal/banned.h"
 
 #define MARK_BYTES (256 * SHOAL_KIB)
+#define RESTS_NS (12 * SHOAL_S)
 #define WINDOW_BYTES (LEDGER_RECORD_BYTES_MAX + 4)
 
 struct window {
@@ -181,6 +182,13 @@ static void note_rate(struct ledger_file *file)
             (uint32_t)((p->train_steps - file->rate_from_step) * 1000 * SHOAL_S / (now - file->rate_from_ns));
     file->rate_from_ns = now;
     file->rate_from_step = p->train_steps;
+}
+
+bool ledger_file_rests(const struct ledger_file *file, uint64_t now_ns)
+{
+    const uint64_t usual_ns = file->progress.rate_milli == 0 ? 0 : 1000 * SHOAL_S / file->progress.rate_milli;
+
+    return now_ns - file->rate_from_ns > (3 * usual_ns > RESTS_NS ? 3 * usual_ns : RESTS_NS);
 }
 
 enum shoal_err ledger_file_scan(struct ledger_file *file, struct shoal_msg *msg)

@@ -40,6 +40,9 @@ bool ledger_file_takes(const struct ledger_file *file, const struct shoal_step_h
 SHOAL_MUST_CHECK enum shoal_err ledger_file_append(struct ledger_file *file, struct shoal_view record,
                                                    const struct shoal_step_head *head, struct shoal_reader tuples);
 
+/* Whether no record has come for so long that the rate says nothing of the present. */
+bool ledger_file_rests(const struct ledger_file *file, uint64_t now_ns);
+
 /* The length of the record at `at`, by the four bytes before it. 0: they cannot be read. */
 uint32_t ledger_file_length(const struct ledger_file *file, uint64_t at);
 /* Where the records after (call, step) begin. */

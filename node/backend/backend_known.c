@@ -187,7 +187,7 @@ static void progress_of(struct agent *agent, struct backend_info *out, struct sh
     /* The ledger counts train steps alone, but waits for rank 0's agent; what goes beyond it is taken as such. */
     out->info.steps = progress.train_steps + (out->info.steps > progress.step ? out->info.steps - progress.step : 0);
     out->info.data_epoch = progress.data_epoch;
-    if (!out->info.ended && progress.rate_milli > 0)
+    if (out->info.rate_milli > 0 && progress.rate_milli > 0) /* its leader knows whether it has ended, or stands */
         out->info.rate_milli = progress.rate_milli;
     if (progress.has_metrics) {
         out->info.has_metrics = true;

@@ -54,6 +54,8 @@ struct workers_options {
     void (*on_dying)(void *arg, uint64_t worker_id);
     /* The worker of a job that is furthest has applied `step` in that epoch; at most every 100 ms. */
     void (*on_stepped)(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step);
+    /* A worker has done one thing (enum shoal_activity) of one step for a minute, and waits for nobody; again each ten seconds. */
+    void (*on_stands)(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity);
 };
 
 SHOAL_MUST_CHECK enum shoal_err workers_create(struct workers **workers, const struct workers_options *options,

@@ -53,6 +53,8 @@ struct runner_link {
     uint64_t stepped_epoch, stepped; /* as told */
     uint64_t beats[SHOAL_SLOTS_MAX];
     uint8_t still[SHOAL_SLOTS_MAX];
+    uint64_t stands_at[SHOAL_SLOTS_MAX]; /* a mark of what it does, and for how many looks it has done that */
+    uint16_t stands[SHOAL_SLOTS_MAX];
     unsigned ends_ticks;
 };
 

@@ -10,6 +10,8 @@
 
 #define WATCHDOG_MS 100
 #define WATCHDOG_STUCK_TICKS 10
+#define STANDS_TICKS 600 /* a minute */
+#define STANDS_AGAIN_TICKS 100
 #define ENDS_TICKS 5  /* of the watchdog: half a second */
 #define ENDED_LOOKS 3 /* a runner that is well tells within milliseconds */
 
@@ -62,6 +64,38 @@ static void watch_steps(struct workers *workers, struct runner_link *runner)
     runner->stepped_epoch = epoch;
     runner->stepped = step;
     workers->options.on_stepped(workers->options.arg, worker_id, epoch, step);
+}
+
+/* What a worker does by itself: who reduces, waits for the others. */
+static bool works(uint32_t activity)
+{
+    return activity == SHOAL_ACTIVITY_ENTERING || activity == SHOAL_ACTIVITY_COMPUTING || activity == SHOAL_ACTIVITY_APPLYING ||
+           activity == SHOAL_ACTIVITY_VALIDATING || activity == SHOAL_ACTIVITY_CALLBACK;
+}
+
+static void watch_stands(struct workers *workers, struct runner_link *runner)
+{
+    for (size_t i = 0; runner->page != NULL && i < runner->alive_count; i++) {
+        const struct workers_alive *one = &runner->alive[i];
+        const struct shoal_control_slot *words;
+        uint64_t epoch, at;
+        uint32_t activity;
+
+        if (one->slot >= SHOAL_SLOTS_MAX)
+            continue;
+        words = &runner->page->slots[one->slot];
+        activity = atomic_load(&words->activity);
+        epoch = atomic_load(&words->epoch_word);
+        at = (atomic_load(&words->worker_id) * 31 + epoch) * 31 * 31 + atomic_load(&words->applied_step) * 31 + activity;
+        if (at != runner->stands_at[one->slot] || !works(activity) || epoch == 0 || atomic_load(&words->frozen) != 0 ||
+            atomic_load(&words->worker_id) != one->worker_id) {
+            runner->stands_at[one->slot] = at;
+            runner->stands[one->slot] = 0;
+        } else if (++runner->stands[one->slot] >= STANDS_TICKS) {
+            runner->stands[one->slot] -= STANDS_AGAIN_TICKS;
+            workers->options.on_stands(workers->options.arg, one->worker_id, epoch, (uint8_t)activity);
+        }
+    }
 }
 
 /* Training goes on without one that is lost; how a script has ended is for its runner to say, however late. */
@@ -138,6 +172,7 @@ static void on_watchdog(uv_timer_t *timer)
         else
             memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
         watch_steps(workers, &workers->runners[i]);
+        watch_stands(workers, &workers->runners[i]);
         if (kept_time)
             watch_ends(workers, &workers->runners[i]);
         if (kept_time)

@@ -530,6 +530,26 @@ static void on_stepped(struct slots_step *s, const struct shoal_host_event *even
     job->progress_new = true;
 }
 
+/* A hint for who asks why nothing goes on: told as it is heard, and not again if that is lost. */
+static void on_stands(struct slots_step *s, const struct shoal_host_event *event)
+{
+    const struct worker *worker = slots_find_worker(s->slots, event->u.stands.worker_id);
+    struct hjob *job;
+
+    SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_STANDS);
+    if (worker == NULL || !worker_lives(worker) || worker->report.closed ||
+        shoal_epoch_word(worker->report.epoch) != event->u.stands.epoch_word)
+        return;
+    job = &s->slots->jobs[worker->job];
+    if (shoal_node_id_is_zero(job->leader))
+        return;
+    s->slots->out.kind = SHOAL_HOST_STANDS;
+    s->slots->out.u.stands.worker_id = worker->place.worker_id;
+    s->slots->out.u.stands.epoch = worker->report.epoch;
+    s->slots->out.u.stands.activity = event->u.stands.activity;
+    (void)slots_send(s, job, job->leader, 0);
+}
+
 static void on_exited(struct slots_step *s, const struct shoal_host_event *event)
 {
     struct worker *worker = slots_find_worker(s->slots, event->u.exited.worker_id);
@@ -561,6 +581,7 @@ static void on_host(struct slots_step *s, const struct shoal_host_event *event)
     case SHOAL_HOST_ON_REATTACHED: slots_reattached(s); return;
     case SHOAL_HOST_ON_MESSAGE: on_worker(s, event); return;
     case SHOAL_HOST_ON_STEPPED: on_stepped(s, event); return;
+    case SHOAL_HOST_ON_STANDS: on_stands(s, event); return;
     case SHOAL_HOST_ON_STUCK: on_stuck(s, slots_find_worker(s->slots, event->u.worker.worker_id)); return;
     case SHOAL_HOST_ON_DYING: on_dying(s, slots_find_worker(s->slots, event->u.worker.worker_id)); return;
     case SHOAL_HOST_ON_BLOB: on_blob(s, event); return;

@@ -772,6 +772,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_BROKEN:
     case SHOAL_HOST_UNFIT:
+    case SHOAL_HOST_STANDS:
     case SHOAL_HOST_UNKNOWN:
     case SHOAL_HOST_KIND_COUNT: return;
     }

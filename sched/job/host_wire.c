@@ -405,6 +405,11 @@ static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
         shoal_put_u64(w, m->u.unfit.worker_id);
         shoal_put_text(w, m->u.unfit.text);
         return;
+    case SHOAL_HOST_STANDS:
+        shoal_put_u64(w, m->u.stands.worker_id);
+        shoal_put_epoch(w, m->u.stands.epoch);
+        shoal_put_u8(w, m->u.stands.activity);
+        return;
     case SHOAL_HOST_KIND_COUNT: break;
     }
     w->failed = true;
@@ -459,6 +464,11 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
     case SHOAL_HOST_UNFIT:
         m->u.unfit.worker_id = shoal_get_u64(r);
         shoal_get_text(r, m->u.unfit.text, sizeof(m->u.unfit.text));
+        return;
+    case SHOAL_HOST_STANDS:
+        m->u.stands.worker_id = shoal_get_u64(r);
+        m->u.stands.epoch = shoal_get_epoch(r);
+        m->u.stands.activity = shoal_get_u8(r);
         return;
     case SHOAL_HOST_KIND_COUNT: break;
     }

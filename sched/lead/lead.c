@@ -454,6 +454,25 @@ static void on_progress(struct lead_step *s)
     lead->failures = lead->driver_deaths = 0;
     lead->engines = m->u.progress.engines;
     lead->rate_milli = m->u.progress.rate_milli;
+    lead->stepped_ns = s->now_ns;
+    if (lead->rate_milli > 0)
+        lead->usual_ns = 1000 * SHOAL_S / lead->rate_milli;
+}
+
+/* A worker that has done the same for long, as its host says while that is so. */
+static void on_stands(struct lead_step *s, const struct lhost *host)
+{
+    struct lworker *w = lead_worker(s->lead, s->lead->scratch->in.u.stands.worker_id);
+    const struct shoal_worker_epoch *epoch = s->lead->job->epoch;
+
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_STANDS);
+    if (w == NULL || !shoal_node_id_equal(w->place.node, host->node) || epoch == NULL ||
+        shoal_epoch_cmp(s->lead->scratch->in.u.stands.epoch, epoch->epoch) != 0) {
+        s->lead->stats.stale++;
+        return;
+    }
+    w->stands = s->lead->scratch->in.u.stands.activity;
+    w->stands_ns = s->now_ns;
 }
 
 static void on_manifest(struct lead_step *s)
@@ -535,6 +554,7 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
         if (lead->job->spec.elastic)
             lead_on_unfit(s, host);
         break;
+    case SHOAL_HOST_STANDS: on_stands(s, host); break;
     case SHOAL_HOST_RESERVE:
     case SHOAL_HOST_CANCEL:
     case SHOAL_HOST_CONFIRM:
@@ -831,6 +851,7 @@ enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_
     lead_tell_epoch(&s);
     lead_tell_driver(&s);
     lead_renew(&s);
+    lead_pace(&s);
     lead_publish(&s);
     if (lead->blocked)
         lead->deadline_ns = now_ns;

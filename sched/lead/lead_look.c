@@ -7,6 +7,12 @@
 #define SUMMARY_NS SHOAL_S
 #define WAITS_BYTES (SHOAL_JOB_REASON_BYTES + 300) /* why it waits, and which host takes no part */
 #define WHY_LINKS_MAX 4u /* data connections that are named, each on a line */
+#define WHY_STANDS_MAX 4u /* workers that are waited for, likewise */
+#define RATE_NS (10 * SHOAL_S)   /* after so long without a step, and some usual ones, it makes none */
+#define RATE_STEPS 3
+#define STANDS_NS (60 * SHOAL_S) /* and after so long it stands, and `why` says so */
+#define STANDS_STEPS 10
+#define STANDS_TOLD_NS (30 * SHOAL_S) /* hosts say each ten seconds who stands there */
 
 static void put_holding(struct shoal_job_summary *summary, const struct shoal_placement *place)
 {
@@ -260,6 +266,84 @@ static void why_bounded(const struct shoal_lead *lead, char *text, size_t cap, s
     add_line(text, cap, used, line);
 }
 
+/* Of a call that is trained, for how long there has been no step; 0: of others. */
+static uint64_t idle_ns(const struct shoal_lead *lead)
+{
+    const uint64_t since_ns = lead->stepped_ns > lead->epoch_seen_ns ? lead->stepped_ns : lead->epoch_seen_ns;
+
+    SHOAL_ASSERT(lead->stepped_ns <= lead->looked_ns && lead->epoch_seen_ns <= lead->looked_ns); /* time does not go back */
+    if (shoal_job_running_call(lead->job) == NULL || lead->job->epoch == NULL || since_ns == 0)
+        return 0;
+    return lead->looked_ns - since_ns;
+}
+
+static uint64_t most_ns(uint64_t floor_ns, uint64_t steps, uint64_t usual_ns)
+{
+    SHOAL_ASSERT(usual_ns <= 1000 * SHOAL_S); /* a rate is at least a thousandth a second, or none */
+    return steps * usual_ns > floor_ns ? steps * usual_ns : floor_ns;
+}
+
+/* A rate is of the last steps: where none follow, it is none. */
+void lead_pace(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const uint64_t until_ns = lead->stepped_ns + most_ns(RATE_NS, RATE_STEPS, lead->usual_ns);
+
+    SHOAL_ASSERT(lead->looked_ns <= s->now_ns); /* time does not go back */
+    lead->looked_ns = s->now_ns;
+    if (lead->rate_milli == 0)
+        return;
+    if (s->now_ns < until_ns)
+        lead_wake(s, until_ns);
+    else
+        lead->rate_milli = 0;
+}
+
+static const char *stands_text(uint8_t activity)
+{
+    static const char *const texts[SHOAL_ACTIVITY_COUNT] = {
+        [SHOAL_ACTIVITY_ENTERING] = "takes or gives the state",   [SHOAL_ACTIVITY_COMPUTING] = "computes a mini-batch",
+        [SHOAL_ACTIVITY_APPLYING] = "updates the weights, or runs a callback", [SHOAL_ACTIVITY_VALIDATING] = "validates",
+        [SHOAL_ACTIVITY_CALLBACK] = "runs a callback, or writes files",
+    };
+
+    return activity < SHOAL_ACTIVITY_COUNT && texts[activity] != NULL ? texts[activity] : "does the same";
+}
+
+/* That training stands, since when, and for whom the others wait. */
+static void why_stands(const struct shoal_lead *lead, char *text, size_t cap, size_t *used)
+{
+    const struct shoal_worker_epoch *epoch = lead->job->epoch;
+    const uint64_t idle = idle_ns(lead), seconds = idle / SHOAL_S;
+    uint32_t named = 0;
+    char line[320];
+    size_t len;
+
+    SHOAL_ASSERT(*used < cap);
+    if (idle < most_ns(STANDS_NS, STANDS_STEPS, lead->usual_ns))
+        return;
+    len = (size_t)snprintf(line, sizeof(line), "no step for %llu %s; ", (unsigned long long)(seconds < 120 ? seconds : seconds / 60),
+                           seconds < 120 ? "s" : "min");
+    if (lead->step > 0)
+        (void)snprintf(line + len, sizeof(line) - len, "the last one was %llu", (unsigned long long)lead->step);
+    else
+        (void)snprintf(line + len, sizeof(line) - len, "there was none yet");
+    add_line(text, cap, used, line);
+    for (uint32_t rank = 0; rank < epoch->member_count && named < WHY_STANDS_MAX; rank++) {
+        const struct lworker *w = lead_find_worker(lead, epoch->members[rank].worker_id);
+        char host[33];
+
+        if (w == NULL || !lworker_lives(w) || w->stands_ns == 0 || lead->looked_ns - w->stands_ns > STANDS_TOLD_NS ||
+            w->stands_ns < lead->epoch_seen_ns)
+            continue;
+        named++;
+        shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), host);
+        (void)snprintf(line, sizeof(line), "it waits for worker %llu (rank %u) on host %s, which %s all that time",
+                       (unsigned long long)w->place.worker_id, rank, host, stands_text(w->stands));
+        add_line(text, cap, used, line);
+    }
+}
+
 void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const struct shoal_job *job = lead->job;
@@ -294,6 +378,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
     lead_unfit_others(lead, others, sizeof(others));
     if (others[0] != '\0')
         add_line(text, cap, &used, others);
+    why_stands(lead, text, cap, &used);
     why_links(lead, text, cap, &used);
 }
 

@@ -27,12 +27,14 @@ struct lworker {
     uint64_t seq;        /* newest report seen */
     uint64_t confirm_ns; /* last CONFIRM sent; 0: never */
     uint8_t order;       /* the order last sent, and when */
+    uint8_t stands;      /* enum shoal_activity */
     uint64_t order_ns;
     uint64_t ready_ns; /* when it first was ready for the running call; 0: not */
     uint64_t ended_ns; /* when it was first told to end; 0: never */
     struct shoal_worker_report report;
     struct shoal_epoch broken_epoch; /* of which `broken` was said */
     struct shoal_ranks broken;       /* members whose data links broke */
+    uint64_t stands_ns; /* when it was last heard that it has done `stands` for long; 0: never */
 };
 
 struct lhost {
@@ -129,6 +131,9 @@ struct shoal_lead {
     uint64_t record_step; /* of which the metrics are */
     uint64_t logged_step, records_acked;
     uint32_t data_epoch, engines, rate_milli;
+    uint64_t stepped_ns; /* when the last step was heard of; 0: none was */
+    uint64_t usual_ns;   /* a step, when training went on; 0: not known */
+    uint64_t looked_ns;  /* the newest step of this core, for who looks at it from outside */
     bool has_metrics;
     int64_t loss_micro, metric_micro;
     bool data_epoch_due;
@@ -196,6 +201,9 @@ struct lead_step {
     uint64_t now_ns;
     struct shoal_lead_actions *actions;
 };
+
+/* lead_look.c */
+void lead_pace(struct lead_step *s); /* the rate of one that stands */
 
 /* lead.c */
 static inline void lead_wake(struct lead_step *s, uint64_t at_ns)

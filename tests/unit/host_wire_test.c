@@ -94,6 +94,11 @@ static void fill(uint8_t kind)
         out.u.unfit.worker_id = 3;
         memcpy(out.u.unfit.text, "another Python", 15);
         break;
+    case SHOAL_HOST_STANDS:
+        out.u.stands.worker_id = 3;
+        out.u.stands.epoch.e = 4;
+        out.u.stands.activity = SHOAL_ACTIVITY_COMPUTING;
+        break;
     case SHOAL_HOST_ORDER: out.u.order.order = SHOAL_ORDER_KILL; break;
     case SHOAL_HOST_PROGRESS:
     case SHOAL_HOST_MARK: out.u.progress.loss_micro = -5; break;
@@ -241,6 +246,7 @@ static void test_routing(void **state)
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_UNKNOWN));
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_BROKEN));
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_UNFIT));
+    assert_false(shoal_host_kind_to_host(SHOAL_HOST_STANDS));
 }
 
 int main(void)

@@ -881,6 +881,58 @@ static void test_why_names_a_data_connection_that_is_waited_for(void **state)
     finish();
 }
 
+/* Training that hangs while all processes and hosts are well: the rate falls to nothing, once, and `why` says since when. */
+static void test_training_that_stands_is_seen(void **state)
+{
+    static char why[2048];
+    struct shoal_job_summary summary;
+    struct shoal_job_facts facts;
+    struct shoal_host_event stands = { .kind = SHOAL_HOST_ON_STANDS };
+    uint64_t said;
+
+    (void)state;
+    start(29, true, 1, 6);
+    w.steps = 1000;
+    w.step_ns = 4 * SHOAL_MS;
+    w_new_lead(&w, 2);
+    w_run_to_step(&w, 1, 200, 20 * SHOAL_S);
+    shoal_lead_summary(w.lead, &summary);
+    assert_true(summary.rate_milli > 0);
+    w.steps_stop = true;
+    w_run_for(&w, 9 * SHOAL_S);
+    shoal_lead_summary(w.lead, &summary);
+    assert_true(summary.rate_milli > 0);
+    w_run_for(&w, 6 * SHOAL_S);
+    shoal_lead_summary(w.lead, &summary);
+    shoal_lead_facts(w.lead, &facts);
+    assert_int_equal(summary.rate_milli, 0);
+    assert_int_equal(facts.rate_milli, 0);
+    said = w.summaries;
+    w_run_for(&w, 40 * SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    assert_null(strstr(why, "no step for"));
+    w_run_for(&w, 320 * SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    if (strstr(why, "\nno step for 6 min; the last one was 2") == NULL)
+        fail_msg("%s", why);
+    assert_int_equal(w.summaries, said); /* gossip hears of it once */
+    stands.u.stands.worker_id = w.job->epoch->members[1].worker_id;
+    stands.u.stands.epoch_word = shoal_epoch_word(w.job->epoch->epoch);
+    stands.u.stands.activity = SHOAL_ACTIVITY_COMPUTING;
+    w_shell(&w, w_host_of(w.job->epoch->members[1].node), &stands);
+    w_run_for(&w, SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    assert_non_null(strstr(why, "\nit waits for worker "));
+    assert_non_null(strstr(why, ", which computes a mini-batch all that time\n"));
+    w.steps_stop = false;
+    w_run_for(&w, 2 * SHOAL_S);
+    shoal_lead_summary(w.lead, &summary);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    assert_true(summary.rate_milli > 0);
+    assert_null(strstr(why, "no step for"));
+    finish();
+}
+
 /* Fewer workers than were asked for, and free slots: it is the script that wants no more. */
 static void test_why_names_the_bound_that_a_call_has(void **state)
 {
@@ -1418,6 +1470,7 @@ int main(void)
         cmocka_unit_test(test_attempts_end),
         cmocka_unit_test(test_agent_away),
         cmocka_unit_test(test_local_shrink),
+        cmocka_unit_test(test_training_that_stands_is_seen),
         cmocka_unit_test(test_why_names_the_bound_that_a_call_has),
         cmocka_unit_test(test_a_worker_that_is_not_in_the_log_is_ended),
         cmocka_unit_test(test_workers_of_a_former_boot_are_dropped),

@@ -951,6 +951,26 @@ static void test_broken_links_are_told(void **state)
     teardown();
 }
 
+/* Who keeps the others waiting is told while it does, of the epoch that it is in. */
+static void test_a_worker_that_stands_is_told(void **state)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STANDS };
+
+    (void)state;
+    setup();
+    enter_epoch_3();
+    event.u.stands.worker_id = 11;
+    event.u.stands.epoch_word = (uint64_t)2 << 32;
+    event.u.stands.activity = SHOAL_ACTIVITY_COMPUTING;
+    shell(&event);
+    assert_false(sent(SHOAL_HOST_STANDS));
+    event.u.stands.epoch_word = (uint64_t)3 << 32;
+    shell(&event);
+    assert_true(sent_to(SHOAL_HOST_STANDS, leader) && in.u.stands.worker_id == 11 && in.u.stands.epoch.e == 3 &&
+                in.u.stands.activity == SHOAL_ACTIVITY_COMPUTING);
+    teardown();
+}
+
 /* S9 is about moves that this core makes: whatever stands in a damaged table is refused, or lived with. */
 static void test_damaged_table(void **state)
 {
@@ -1362,6 +1382,7 @@ int main(void)
         cmocka_unit_test(test_progress_is_told_at_the_first_step_of_an_epoch),
         cmocka_unit_test(test_a_death_closes_the_epoch),
         cmocka_unit_test(test_broken_links_are_told),
+        cmocka_unit_test(test_a_worker_that_stands_is_told),
         cmocka_unit_test(test_why_no_engine_can_run_here_is_told),
         cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),

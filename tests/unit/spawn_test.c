@@ -255,6 +255,14 @@ static void on_worker(void *arg, uint64_t worker_id)
     (void)worker_id;
 }
 
+static void on_stands(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity)
+{
+    (void)arg;
+    (void)worker_id;
+    (void)epoch_word;
+    (void)activity;
+}
+
 static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
 {
     (void)arg;
@@ -286,7 +294,8 @@ static int setup(void **state)
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_worker,
                                        .on_dying = on_worker,
-                                       .on_stepped = on_stepped };
+                                       .on_stepped = on_stepped,
+                                       .on_stands = on_stands };
     struct shoal_msg msg;
 
     *state = f;

@@ -117,6 +117,14 @@ static void on_dying(void *arg, uint64_t worker_id)
     f->step_worker = worker_id;
 }
 
+static void on_stands(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity)
+{
+    (void)arg;
+    (void)worker_id;
+    (void)epoch_word;
+    (void)activity;
+}
+
 static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
 {
     struct fixture *f = arg;
@@ -185,7 +193,8 @@ static int setup(void **state)
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_stuck,
                                        .on_dying = on_dying,
-                                       .on_stepped = on_stepped };
+                                       .on_stepped = on_stepped,
+                                       .on_stands = on_stands };
     char jobs[64], slots[64], path[64];
     struct shoal_msg msg;
 

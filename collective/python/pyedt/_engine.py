@@ -10,6 +10,7 @@ import fcntl
 import os
 import platform
 import re
+import signal
 import sys
 import time
 import traceback
@@ -225,6 +226,7 @@ def main():
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     faulthandler.enable()  # a fatal signal in native code leaves the place in the log
+    faulthandler.register(signal.SIGUSR1)  # and so does this one, of an engine that hangs
     set_threads()
     _engine.serves = True
     comm = _comm.Communicator(_comm.ENGINE, numeric_class(device_class(_trainer.engine_device())))

@@ -15,6 +15,7 @@ S4. The server imports at nice 0, and an engine loads at nice 0: a start waits f
 
 import array
 import ctypes
+import faulthandler
 import gc
 import os
 import select
@@ -246,6 +247,7 @@ def main():
     connection = socket.socket(fileno=int(os.environ["SHOAL_SERVER_FD"]))
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)  # for its engines: who looks for one that hangs need not tell them apart
     environment = dict(os.environ)
     started = time.monotonic()
     try:
