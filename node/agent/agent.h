@@ -388,6 +388,9 @@ void agent_job_call(struct agent *agent, const struct agent_job *job, const char
 void agent_run_log(const struct agent_run *run, const char *end, char *path, size_t cap);
 /* The same of a task of an array, relative to the job's result folder. */
 void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap);
+/* A line of the launcher's log, which says which worker was started where, and how one ended that was not to end. A job of one process
+ * has nothing to tell apart, and no such file. */
+void agent_run_launcher(const struct agent_job *job, const struct agent_run *run, const char *text);
 /* What the launcher's log says of its start on `host`, and the agent's log of its end. */
 void agent_run_start_text(const struct agent_run *run, const char *host, char *text, size_t cap);
 void agent_run_end_text(const struct agent_run *run, int32_t status, bool signalled, const char *why, char *text, size_t cap);

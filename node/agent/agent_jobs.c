@@ -526,12 +526,11 @@ static bool launcher_put(const struct agent_job *job, const char *path, const ch
     return true;
 }
 
-/* A file that says which worker was started where. A job of one process has nothing to tell apart, and no such file. */
-static void launcher_line(struct agent_job *job, const struct agent_run *run, const char *text)
+void agent_run_launcher(const struct agent_job *job, const struct agent_run *run, const char *text)
 {
     char path[AGENT_LOG_BYTES];
 
-    if (agent_job_is_single(job))
+    if (agent_job_is_single(job) || run->role == SHOAL_JOB_TASK) /* the table of an array's tasks says so */
         return;
     (void)snprintf(path, sizeof(path), "log/app.%s/launcher", run->task);
     (void)launcher_put(job, path, "", text);
@@ -652,8 +651,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     agent_env_fill(agent, job, run, log_dir, t);
     run->started = true;
     agent_run_start_text(run, agent->settings.name, line, sizeof(line));
-    if (run->role != SHOAL_JOB_TASK) /* the table of an array's tasks says so */
-        launcher_line(job, run, line);
+    agent_run_launcher(job, run, line);
     launcher_notes(job, run);
     if (t->full) /* a submit to an older agent takes more than can be started */
         run_refused(agent, run, "its arguments and environment are more than fits; put them into a file");

@@ -3,7 +3,16 @@
  *     Traceback (most recent call last):
  *       File "/.../_submitted_code/model/main.py", line 12, in area      a frame: the user's, by its folder
  *         return box["width"] * 2                                       its source, where Python has it
- *     KeyError: 'width'                                                 the end: the first line that is not indented */
+ *     KeyError: 'width'                                                 the end: the first line that is not indented
+ *
+ * or what Python's faulthandler leaves, the innermost frame first:
+ *
+ *     Fatal Python error: Segmentation fault
+ *
+ *     Current thread 0x00007fe68c9f4b80 (most recent call first):
+ *       File "/.../_submitted_code/model/main.py", line 7 in area
+ *
+ *     Extension modules: numpy.core (total: 1) */
 #include "agent_words.h"
 
 #include <stdbool.h>
@@ -17,6 +26,8 @@
 #define HEADER "Traceback (most recent call last):"
 #define FRAME "  File \""
 #define USERS "/_submitted_code/" /* agent_jobs.c unpacks what was submitted there */
+#define FATAL "Fatal Python error: "
+#define CURRENT "Current thread"
 #define WARNING "Warning"
 #define SOURCE_BYTES 60
 #define PLACE_BYTES 120
@@ -221,6 +232,42 @@ static void fit_place(char *place, size_t message, size_t cap)
     }
 }
 
+/* Whether a line stands in what faulthandler writes below its first one. */
+static bool is_dump(struct line line)
+{
+    return is_empty(line) || line.at[0] == ' ' || begins(line, CURRENT) || begins(line, "Thread ") || begins(line, "Stack (") ||
+           begins(line, "Extension modules: ");
+}
+
+/* The last words of one that a fatal signal has ended: which, and the innermost frame of the user's in the thread that it came to.
+ * False: the log ends otherwise. */
+static bool fatal_words(const char *at, char *text, size_t cap)
+{
+    struct line line, fatal = { 0 };
+    char place[PLACE_BYTES] = "";
+    bool current = false;
+
+    SHOAL_ASSERT(cap > 0);
+    while (at != NULL) {
+        at = line_of(at, &line);
+        if (begins(line, FATAL)) {
+            fatal = line;
+            place[0] = '\0';
+            current = false;
+        } else if (!is_dump(line)) {
+            fatal.len = 0;
+        } else if (current && place[0] == '\0' && begins(line, FRAME)) {
+            (void)place_of(line, place, sizeof(place));
+        } else if (!is_empty(line) && line.at[0] != ' ') {
+            current = begins(line, CURRENT);
+        }
+    }
+    if (fatal.len > 0)
+        (void)snprintf(text, cap, "%.*s%s%s%s", (int)fatal.len, fatal.at, place[0] == '\0' ? "" : " (", place,
+                       place[0] == '\0' ? "" : ")");
+    return fatal.len > 0;
+}
+
 void agent_words(const char *tail, char *text, size_t cap)
 {
     char said[AGENT_WORDS_TAIL_BYTES];
@@ -231,6 +278,8 @@ void agent_words(const char *tail, char *text, size_t cap)
 
     SHOAL_ASSERT(cap > sizeof(place) / 4);
     leave_out_warnings(tail, said, sizeof(said));
+    if (fatal_words(said, text, cap))
+        return;
     last = last_line(said);
     frames = last_traceback(said);
     if (frames != NULL)

@@ -12,6 +12,7 @@
  *
  *     KeyError: 'width' (main.py, line 12, in area: return box["width"] * 2)
  *
+ * Of a process that a fatal signal has ended, which, and the innermost line of the user's that its thread was in.
  * Warnings are left out, with the line of source below each: where nothing else is there, so is the answer.
  * Lines that are indented go on with a message: the first and the last are shown. Where others follow the traceback, the script
  * went on after it, and the last line stands alone. */

@@ -643,6 +643,8 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
     if (run != NULL) {
         agent_run_end_text(run, status, signalled, event.u.exited.text, line, sizeof(line));
         agent_log(agent, "%s: %s", job->text, line);
+        if (status != 0 && !run->ordered)
+            agent_run_launcher(job, run, line);
     }
     if (run != NULL && run->role == SHOAL_JOB_DRIVER)
         agent_folders_drop_bundle(agent, job);

@@ -20,7 +20,6 @@
 #define TRAIN_STATE_NS SHOAL_S
 #define TRAIN_STATES_MAX 3 /* times that one state is said to a driver that does not ask */
 #define PROGRESS_NS (10 * SHOAL_S)
-#define FAILURES_MAX 10
 #define DRIVER_DEATHS_MAX 5
 #define RUNNING_NS (100 * SHOAL_MS)
 
@@ -643,7 +642,7 @@ static bool judge_scripts(struct lead_step *s)
 
 static void judge_deaths(struct shoal_lead *lead, const struct shoal_call *call, const char *before, const char *last)
 {
-    SHOAL_ASSERT(lead->failures >= FAILURES_MAX);
+    SHOAL_ASSERT(lead->failures >= LEAD_FAILURES_MAX);
     if (call != NULL)
         fail_call(lead, call->call, DEATHS, lead->failures, before, last);
     else
@@ -680,10 +679,10 @@ static void judge_engines(struct shoal_lead *lead)
             fail_call(lead, call->call, IN_USERS_CODE, w->report.text);
         else if (w->report.user_code)
             lead_fail(lead, 1, IN_USERS_CODE, w->report.text);
-        else if (lead->failures >= FAILURES_MAX)
+        else if (lead->failures >= LEAD_FAILURES_MAX)
             judge_deaths(lead, call, "; the last one: ", w->report.text);
     }
-    if (lead->failures >= FAILURES_MAX)
+    if (lead->failures >= LEAD_FAILURES_MAX)
         judge_deaths(lead, call, lead->last_death[0] != '\0' ? ": " : "", lead->last_death);
 }
 

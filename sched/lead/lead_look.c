@@ -344,6 +344,19 @@ static void why_stands(const struct shoal_lead *lead, char *text, size_t cap, si
     }
 }
 
+/* Workers that die and are replaced look well at most moments. */
+static void why_deaths(const struct shoal_lead *lead, char *text, size_t cap, size_t *used)
+{
+    char line[sizeof(lead->last_death) + 120];
+
+    SHOAL_ASSERT(*used < cap);
+    if (lead->failures == 0 || lead->last_death[0] == '\0')
+        return;
+    (void)snprintf(line, sizeof(line), "workers died %u time%s without one step in between, and the job ends at the %uth: %s",
+                   lead->failures, lead->failures == 1 ? "" : "s", LEAD_FAILURES_MAX, lead->last_death);
+    add_line(text, cap, used, line);
+}
+
 void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const struct shoal_job *job = lead->job;
@@ -378,6 +391,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
     lead_unfit_others(lead, others, sizeof(others));
     if (others[0] != '\0')
         add_line(text, cap, &used, others);
+    why_deaths(lead, text, cap, &used);
     why_stands(lead, text, cap, &used);
     why_links(lead, text, cap, &used);
 }

@@ -67,6 +67,8 @@ struct lhost {
     bool involved; /* it has, or had, workers of this job in this leader's time */
 };
 
+#define LEAD_FAILURES_MAX 10u /* rounds of deaths without a step in between: then the job ends */
+
 /* A slot promised and not placed yet. */
 struct lgrant {
     struct shoal_node_id node;

@@ -933,6 +933,37 @@ static void test_training_that_stands_is_seen(void **state)
     finish();
 }
 
+/* Workers that die and are replaced look well at most moments: `why` says that they die, of what, and how often that may be. */
+static void test_why_says_that_workers_die(void **state)
+{
+    static char why[2048];
+    unsigned kills = 0;
+
+    (void)state;
+    start(13, true, 1, 1);
+    w.steps_stop = true;
+    w_new_lead(&w, 0);
+    for (uint64_t last = 0; kills < 3; w_run_for(&w, 200 * SHOAL_MS)) {
+        struct w_worker *engine = w_any(&w, SHOAL_JOB_ENGINE, 0);
+
+        if (engine == NULL || engine->id == last)
+            continue;
+        last = engine->id;
+        w_run_for(&w, SHOAL_S);
+        kill_worker(engine);
+        kills++;
+    }
+    w_run_for(&w, SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    if (strstr(why, "\nworkers died 3 times without one step in between, and the job ends at the 10th: the last one was ended by signal 9 ") == NULL)
+        fail_msg("%s", why);
+    w.steps_stop = false;
+    w_run_to_step(&w, 1, 20, 10 * SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    assert_null(strstr(why, "workers died"));
+    finish();
+}
+
 /* Fewer workers than were asked for, and free slots: it is the script that wants no more. */
 static void test_why_names_the_bound_that_a_call_has(void **state)
 {
@@ -1471,6 +1502,7 @@ int main(void)
         cmocka_unit_test(test_agent_away),
         cmocka_unit_test(test_local_shrink),
         cmocka_unit_test(test_training_that_stands_is_seen),
+        cmocka_unit_test(test_why_says_that_workers_die),
         cmocka_unit_test(test_why_names_the_bound_that_a_call_has),
         cmocka_unit_test(test_a_worker_that_is_not_in_the_log_is_ended),
         cmocka_unit_test(test_workers_of_a_former_boot_are_dropped),

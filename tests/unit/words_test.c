@@ -13,6 +13,10 @@
 #define MAIN "  File \"/r/ana/batchworkdir/shoal-1/_submitted_code/m/main.py\", line 12, in area\n    return box[\"width\"] * 2\n"
 #define TORCH "  File \"/usr/lib/python3/dist-packages/torch/nn.py\", line 900, in forward\n    return F.linear(x)\n"
 
+#define DUMP "Fatal Python error: Segmentation fault\n\nThread 0x00007fe6842fe6c0 (most recent call first):\n  File \"/r/_submitted_code/m/other.py\", line 6 in wait\n\n" \
+    "Current thread 0x00007fe68c9f4b80 (most recent call first):\n  File \"/usr/lib/python3.11/ctypes/__init__.py\", line 519 in string_at\n"
+#define USED "  File \"/r/_submitted_code/m/main.py\", line 7 in __getitem__\n  File \"/r/_submitted_code/m/main.py\", line 9 in <module>\n"
+
 static const struct row {
     const char *name, *tail, *want;
 } rows[] = {
@@ -46,6 +50,13 @@ static const struct row {
       "KeyError: 1 (main.py, line 12, in area: return box[\"width\"] * 2)" },
     { "a warning that was raised", TOP MAIN "UserWarning: just a hint\n", "UserWarning: just a hint (main.py, line 12, in area: return box[\"width\"] * 2)" },
     { "what only looks like a warning", "main.py:12: Warning\n12: a Warning: no\n", "12: a Warning: no" },
+    { "a fatal signal", DUMP USED "  File \"/usr/lib/python3.11/threading.py\", line 982 in run\n\nExtension modules: numpy.core, torch._C (total: 2)\n",
+      "Fatal Python error: Segmentation fault (main.py, line 7 in __getitem__)" },
+    { "a fatal signal without a frame of the user's", DUMP "\nExtension modules: torch._C (total: 1)\n", "Fatal Python error: Segmentation fault" },
+    { "a fatal signal of a thread of a library's", "Fatal Python error: Aborted\n\nCurrent thread 0x0000 (most recent call first):\n  <no Python frame>\n\nThread 0x0001 (most recent call first):\n" USED,
+      "Fatal Python error: Aborted" },
+    { "a fatal signal after a traceback that was printed", TOP MAIN "KeyError: 1\n" DUMP USED, "Fatal Python error: Segmentation fault (main.py, line 7 in __getitem__)" },
+    { "the script went on after what looks like a fatal signal", DUMP USED "gives up\n", "gives up" },
     { "a frame without its quote", TOP "  File \"/r/_submitted_code/a.py\nE: 1\n", "E: 1" },
 };
 
