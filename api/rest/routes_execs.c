@@ -713,6 +713,25 @@ static void handle_kubernetes(struct http_request *request)
     http_respond(request, 200, JSON, shoal_view_text("{\"items\":[]}"));
 }
 
+/* Hyper-parameter search is a later stage; its clients are told so, and not that the address is wrong. */
+static void handle_search(struct http_request *request)
+{
+    http_respond_error(request, 501, "not supported yet: hyper-parameter search (/hypersearch); submit an array of tasks, one for each set of "
+                                     "parameters: --msd-array 0-99, or shoal job run --array 0-99");
+}
+
+static void search_data(struct http_request *request, struct shoal_view content)
+{
+    (void)content;
+    SHOAL_ASSERT(request->responded); /* when it began */
+}
+
+#define SEARCH(verb, below) { .method = verb, .pattern = ROUTES_BASE "/hypersearch" below, .handle = handle_search }
+#define SEARCH_POST(below)                                                                                             \
+    {                                                                                                                  \
+        .method = HTTP1_POST, .pattern = ROUTES_BASE "/hypersearch" below, .handle = handle_search,                    \
+        .mode = HTTP_BODY_STREAM, .begin = handle_search, .data = search_data                                          \
+    }
 #define POST_FILE .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data
 
 static const struct http_route routes[] = {
@@ -756,6 +775,17 @@ static const struct http_route routes[] = {
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications/{}", .handle = handle_engine },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/instances", .handle = handle_empty_list },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/kubernetesobjects", .handle = handle_kubernetes },
+    SEARCH(HTTP1_GET, ""),
+    SEARCH(HTTP1_DELETE, ""),
+    SEARCH_POST(""),
+    SEARCH(HTTP1_GET, "/{}"),
+    SEARCH(HTTP1_PUT, "/{}"),
+    SEARCH(HTTP1_DELETE, "/{}"),
+    SEARCH_POST("/{}"),
+    SEARCH(HTTP1_GET, "/{}/{}"),
+    SEARCH(HTTP1_PUT, "/{}/{}"),
+    SEARCH(HTTP1_DELETE, "/{}/{}"),
+    SEARCH_POST("/{}/{}"),
 };
 
 const struct http_route *http_routes_execs(size_t *count)

@@ -137,6 +137,15 @@ def test_the_body_of_a_refused_request_is_no_request(server, kind):
     assert answers.endswith(b"ok\n") and b"MSD_ENABLED" not in answers
 
 
+def test_hyper_parameter_search_is_said_to_be_missing(server):
+    for method, path in (("GET", ""), ("DELETE", "/"), ("PUT", "/ada-hpo-1"), ("PUT", "/ada-hpo-1/restart"), ("GET", "/algorithm/Random")):
+        answer = server.send(request(method, BASE + "/hypersearch" + path, "Content-Length: 0\r\n" if method == "PUT" else ""))
+        assert b"501 Not Implemented" in answer and b"not supported yet: hyper-parameter search" in answer, answer
+    body = multipart([("data", None, b"{}"), ("file", "a.modelDir.tar", os.urandom(3 << 20))])
+    answer = server.send(request("POST", BASE + "/hypersearch", "Content-Type: %s\r\nContent-Length: %d\r\n" % (TYPE, len(body)), body[:100000]))
+    assert b"501 Not Implemented" in answer, answer
+
+
 def test_framing(server):
     conf = BASE + "/conf"
     assert b"MSD_ENABLED" in server.send(request("GET", conf), 1)

@@ -78,7 +78,7 @@ OPERATIONS = [(path, method) for path in DOC["paths"] for method in DOC["paths"]
 
 def check_operation(server, job, path, method, authorization=BASIC, what="groups"):
     values = {"id": job, "task": "1", "kind": "stdout", "what": what, "node": "nowhere", "path": "model/bundle", "name": "echo", "model": "echo",
-              "version": "1", "runtime": "dlipy3", "file": "dlim"}
+              "version": "1", "runtime": "dlipy3", "file": "dlim", "search": "algorithm"}
     answer, body = ask(server, method.upper(), re.sub(r"\{(\w+)\}", lambda m: values[m.group(1)], path), authorization=authorization)
     said = DOC["paths"][path][method]["responses"]
     assert str(answer.status) in said, (answer.status, body)
@@ -130,6 +130,6 @@ def test_the_answers_of_an_agent_have_their_shapes_too(new_mesh, script):
 @pytest.mark.parametrize("path,method", [(p, m) for p in DOC["paths"] for m in DOC["paths"][p] if "{id}" in p])
 def test_no_such_job_is_answered_as_said(server, path, method):
     values = {"id": "zzzzz", "task": "1", "kind": "stdout", "path": "model/bundle", "name": "echo", "model": "echo",
-              "version": "1", "runtime": "dlipy3", "file": "dlim"}
+              "version": "1", "runtime": "dlipy3", "file": "dlim", "search": "algorithm"}
     answer, body = ask(server, method.upper(), re.sub(r"\{(\w+)\}", lambda m: values[m.group(1)], path))
     assert str(answer.status) in DOC["paths"][path][method]["responses"], (answer.status, body)
