@@ -39,19 +39,19 @@ static const struct cli_option init_options[] = {
 static const struct cli_option join_options[] = {
     AGENT_OPTIONS,
     { "setup-python", NULL, "where --python lacks torch, make one in the data folder, by pip", 0 },
-    { "join", "ADDRESS", "host:port of any member, instead of the word", 0 },
+    { "join", "ADDRESS", "host:port or [ipv6]:port of any member, instead of the word", 0 },
     { "secret-file", "FILE", "the mesh secret; - for standard input", 0 },
     { "run", NULL, "also run the agent", 0 },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option agent_options[] = {
     AGENT_OPTIONS,
-    { "join", "ADDRESS", "host:port of any member", 0 },
+    { "join", "ADDRESS", "host:port or [ipv6]:port of any member", 0 },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option doctor_options[] = {
     AGENT_OPTIONS,
-    { "join", "ADDRESS", "host:port of any member", 0 },
+    { "join", "ADDRESS", "host:port or [ipv6]:port of any member", 0 },
     { "verbose", NULL, "also what each table of the agent may take at most, by its limits", 'v' },
     { NULL, NULL, NULL, 0 },
 };

@@ -19,7 +19,7 @@
 #define PREAMBLE_BYTES 36u
 
 /* I4: among those in `state`, of `from` unless it is NULL. */
-static struct inbound *oldest_in(struct transport *t, enum inbound_state state, const struct in_addr *from,
+static struct inbound *oldest_in(struct transport *t, enum inbound_state state, const struct in6_addr *from,
                                  uint32_t *count)
 {
     struct inbound *oldest = NULL;
@@ -28,7 +28,7 @@ static struct inbound *oldest_in(struct transport *t, enum inbound_state state, 
     for (uint32_t i = 0; i < INBOUND_MAX; i++) {
         struct inbound *in = &t->in[i];
 
-        if (in->fd < 0 || in->state != state || (from != NULL && in->from.s_addr != from->s_addr))
+        if (in->fd < 0 || in->state != state || (from != NULL && !tcp_ip_equal(&in->from, from)))
             continue;
         ++*count;
         if (oldest == NULL || in->number < oldest->number)
@@ -228,7 +228,7 @@ void tcp_on_timer(struct transport *t)
     timer_arm(t, oldest == NULL ? 0 : oldest->since_ns + SILENT_NS);
 }
 
-static void accept_one(struct transport *t, int fd, struct in_addr from)
+static void accept_one(struct transport *t, int fd, struct in6_addr from)
 {
     struct inbound *oldest;
     uint32_t i = 0, count;
@@ -253,12 +253,14 @@ static void accept_one(struct transport *t, int fd, struct in_addr from)
 void tcp_accept_in(struct transport *t, uint32_t listener)
 {
     for (uint32_t i = 0; i < ACCEPTS_MAX && !t->failed; i++) {
-        struct sockaddr_in from = { .sin_family = AF_INET };
+        struct sockaddr_storage from = { 0 };
+        struct tcp_address address = { 0 };
         socklen_t len = sizeof(from);
         int fd = accept4(t->listeners[listener], (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd < 0)
             return;
-        accept_one(t, fd, from.sin_addr);
+        (void)tcp_address_of((const struct sockaddr *)&from, &address);
+        accept_one(t, fd, address.ip);
     }
 }

@@ -2,10 +2,9 @@
 #ifndef COLLECTIVE_TCP_STATE_H
 #define COLLECTIVE_TCP_STATE_H
 
-#include <netinet/in.h>
-
 #include "seal.h"
 #include "shoal/limits.h"
+#include "tcp_address.h"
 #include "transport.h"
 
 #define LISTENERS_MAX 4u
@@ -46,7 +45,7 @@ struct aside {
 /* The connection that this rank opens to another. */
 struct outbound {
     int fd; /* -1: none */
-    struct in_addr to;
+    struct in6_addr to;
     bool stalled; /* counted */
     bool connected;
     bool blocked; /* waits for EPOLLOUT */
@@ -71,7 +70,7 @@ enum inbound_state { INBOUND_PREAMBLE, INBOUND_HELD, INBOUND_SHAKEN, INBOUND_OPE
 struct inbound {
     int fd; /* -1: none */
     enum inbound_state state;
-    struct in_addr from;
+    struct in6_addr from;
     uint64_t number; /* of its accept: the lowest is the oldest */
     uint64_t since_ns;
     uint64_t epoch;
@@ -93,7 +92,7 @@ struct inbound {
 
 /* An address whose path swallows large packets (I7). */
 struct narrow {
-    struct in_addr to;
+    struct in6_addr to;
     int segment;
 };
 
@@ -103,8 +102,7 @@ struct transport {
     bool timer_runs;
     uint64_t accepted;
     int listeners[LISTENERS_MAX];
-    struct in_addr listener_addr[LISTENERS_MAX];
-    uint16_t listener_port[LISTENERS_MAX];
+    struct tcp_address listener_at[LISTENERS_MAX];
     uint32_t listener_count;
     bool sealed; /* I want it so */
     uint32_t behind_count;

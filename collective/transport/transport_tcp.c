@@ -22,10 +22,8 @@
  *     process: the loss is some per cent of the rate. */
 #include "tcp_state.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +41,7 @@
 #define REQUESTS_MAX 16384u
 #define SEND_BUFFER (1024 * 1024) /* more than an in-house network has under way, less than a core's share of cache */
 #define EVENTS_MAX 64
-#define ADDRESS_BYTES 6u
-#define ADDRESS_SEALED 1u     /* a byte before the addresses: I hear sealed connections only */
+#define ADDRESSES_MAX (SHOAL_TRANSPORT_ADDRESS_MAX / TCP_ENTRY_BYTES)
 #define STALLED_RETRANSMITS 3 /* in a row, 1.4 s after the first sending: single losses are repaired before */
 #define NARROW_SEGMENT 1024   /* what Linux itself probes such a path with */
 #define NARROW_SEGMENT_MIN 512
@@ -68,46 +65,60 @@ void tcp_watch(const struct transport *t, int fd, int how, uint32_t events, enum
     (void)epoll_ctl(t->epoll, how, fd, &event);
 }
 
-static enum shoal_err listen_at(struct transport *t, struct in_addr addr, struct shoal_msg *msg)
+static enum shoal_err listen_at(struct transport *t, struct tcp_address at, struct shoal_msg *msg)
 {
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = addr };
-    socklen_t len = sizeof(at);
+    struct sockaddr_storage to;
+    socklen_t len = tcp_address_to(&at, &to);
     uint32_t i = t->listener_count;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&at, sizeof(at)) != 0 || listen(fd, SHOAL_RANKS_MAX) != 0 ||
-        getsockname(fd, (struct sockaddr *)&at, &len) != 0) {
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&to, len) != 0 || listen(fd, SHOAL_RANKS_MAX) != 0 ||
+        getsockname(fd, (struct sockaddr *)&to, &len) != 0) {
         int error = errno;
+        char text[INET6_ADDRSTRLEN];
 
         if (fd >= 0)
             (void)close(fd);
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot listen on %s: %s", inet_ntoa(addr), strerror(error));
+        tcp_ip_text(&at.ip, text);
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot listen on %s: %s", text, strerror(error));
     }
     t->listeners[i] = fd;
-    t->listener_addr[i] = addr;
-    t->listener_port[i] = ntohs(at.sin_port);
+    (void)tcp_address_of((const struct sockaddr *)&to, &t->listener_at[i]);
     t->listener_count++;
     tcp_watch(t, fd, EPOLL_CTL_ADD, EPOLLIN, EVENT_LISTENER, i);
     return SHOAL_OK;
 }
 
+/* Of an interface that is named, its address of IPv4, else the first of IPv6 that leads beyond the link. */
 static enum shoal_err listen_on(struct transport *t, const struct ifaddrs *all, const char *name, size_t len,
                                 struct shoal_msg *msg)
 {
-    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        struct in_addr at;
-        const char *text;
+    struct tcp_address six = { 0 };
+    bool has_six = false;
 
-        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET)
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        struct tcp_address at;
+        char text[INET6_ADDRSTRLEN];
+
+        if (i->ifa_addr == NULL || !tcp_address_of(i->ifa_addr, &at))
             continue;
-        at = ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
-        text = inet_ntoa(at);
-        if ((strlen(i->ifa_name) == len && memcmp(i->ifa_name, name, len) == 0) ||
-            (strlen(text) == len && memcmp(text, name, len) == 0))
+        at.port = 0;
+        tcp_ip_text(&at.ip, text);
+        if (strlen(text) == len && memcmp(text, name, len) == 0)
             return listen_at(t, at, msg);
+        if (strlen(i->ifa_name) != len || memcmp(i->ifa_name, name, len) != 0)
+            continue;
+        if (tcp_ip_is4(&at.ip))
+            return listen_at(t, at, msg);
+        if (!has_six && !IN6_IS_ADDR_LINKLOCAL(&at.ip)) {
+            six = at;
+            has_six = true;
+        }
     }
+    if (has_six)
+        return listen_at(t, six, msg);
     return shoal_fail(msg, SHOAL_ERR_INVALID,
-                      "%.*s is neither an interface with an IPv4 address nor such an address on this host; --host or "
+                      "%.*s is neither an interface with an IP address nor such an address on this host; --host or "
                       "--fabric-trusted of its agent names it",
                       (int)len, name);
 }
@@ -190,72 +201,62 @@ static enum shoal_err tcp_create(struct transport **out, const char *devices, bo
     return SHOAL_OK;
 }
 
-/* IPv4 address and port of each interface, in network order; before them a byte if I hear sealed connections only. */
 static enum shoal_err tcp_address(struct transport *t, uint8_t *bytes, size_t cap, size_t *len)
 {
-    size_t first = t->sealed ? 1 : 0;
-
-    if (cap < first + t->listener_count * ADDRESS_BYTES)
-        return SHOAL_ERR_TOO_BIG;
-    if (t->sealed)
-        *bytes++ = ADDRESS_SEALED;
-    for (uint32_t i = 0; i < t->listener_count; i++) {
-        uint16_t port = htons(t->listener_port[i]);
-
-        memcpy(bytes + i * ADDRESS_BYTES, &t->listener_addr[i], 4);
-        memcpy(bytes + i * ADDRESS_BYTES + 4, &port, 2);
-    }
-    *len = first + t->listener_count * ADDRESS_BYTES;
-    return SHOAL_OK;
+    return tcp_addresses_put(t->listener_at, t->listener_count, t->sealed, bytes, cap, len);
 }
 
 /* ---- connections that this rank opens ---- */
 
-/* A peer may have several addresses; the one in a network of mine counts: compare the leading bytes. */
-static const uint8_t *choose_address(const struct transport *t, const uint8_t *addresses, size_t len)
+static unsigned bits_in_common(const struct in6_addr *a, const struct in6_addr *b)
 {
-    const uint8_t *best = addresses;
+    unsigned bits = 0;
+
+    while (bits < 128 && ((a->s6_addr[bits / 8] ^ b->s6_addr[bits / 8]) >> (7 - bits % 8) & 1) == 0)
+        bits++;
+    return bits;
+}
+
+/* A peer may have several addresses; the one in a network of mine counts: compare the leading bytes. */
+static struct tcp_address choose_address(const struct transport *t, const struct tcp_address *list, uint32_t count)
+{
+    uint32_t best = 0;
     unsigned best_bits = 0;
 
-    for (size_t at = 0; at + ADDRESS_BYTES <= len; at += ADDRESS_BYTES) {
+    SHOAL_ASSERT(count > 0);
+    for (uint32_t at = 0; at < count; at++) {
         for (uint32_t i = 0; i < t->listener_count; i++) {
-            unsigned bits = 0;
-            uint32_t mine = ntohl(t->listener_addr[i].s_addr);
-            uint32_t theirs;
+            unsigned bits = bits_in_common(&t->listener_at[i].ip, &list[at].ip);
 
-            memcpy(&theirs, addresses + at, 4);
-            theirs = ntohl(theirs);
-            while (bits < 32 && ((mine ^ theirs) >> (31 - bits) & 1) == 0)
-                bits++;
             if (bits > best_bits) {
                 best_bits = bits;
-                best = addresses + at;
+                best = at;
             }
         }
     }
-    return best;
+    return list[best];
 }
 
 /* Inside this machine nothing is congested, and a control that paces (bbr) keeps a quarter of the time from a
  * reduction. On a network it stays what its operator chose. */
-static void no_pacing(int fd, const struct sockaddr_in *to)
+static void no_pacing(int fd, const struct in6_addr *to)
 {
     static const char every_kernel_has[] = "reno";
 
-    if (ntohl(to->sin_addr.s_addr) >> 24 == 127)
+    if (tcp_ip_is_loopback(to))
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, every_kernel_has, sizeof(every_kernel_has) - 1);
 }
 
 /* I7 */
-static struct narrow *narrow_find(struct transport *t, struct in_addr to)
+static struct narrow *narrow_find(struct transport *t, const struct in6_addr *to)
 {
     for (uint32_t i = 0; i < t->narrow_count; i++)
-        if (t->narrow[i].to.s_addr == to.s_addr)
+        if (tcp_ip_equal(&t->narrow[i].to, to))
             return &t->narrow[i];
     return NULL;
 }
 
-static void narrow_connect(struct transport *t, int fd, struct in_addr to)
+static void narrow_connect(struct transport *t, int fd, const struct in6_addr *to)
 {
     const struct narrow *narrow = narrow_find(t, to);
 
@@ -266,9 +267,9 @@ static void narrow_connect(struct transport *t, int fd, struct in_addr to)
 /* Once for each connection. Inside this machine no path swallows anything. */
 static void narrow_next(struct transport *t, struct outbound *out)
 {
-    struct narrow *narrow = narrow_find(t, out->to);
+    struct narrow *narrow = narrow_find(t, &out->to);
 
-    if (out->stalled || ntohl(out->to.s_addr) >> 24 == 127)
+    if (out->stalled || tcp_ip_is_loopback(&out->to))
         return;
     out->stalled = true;
     if (narrow != NULL)
@@ -329,38 +330,39 @@ static void close_out(struct outbound *out)
 static enum shoal_err tcp_connect(struct transport *t, const struct transport_peer *peer)
 {
     struct outbound *out = &t->out[peer->rank];
-    struct sockaddr_in to = { .sin_family = AF_INET };
-    size_t first = peer->address_len % ADDRESS_BYTES; /* a byte that says ADDRESS_SEALED */
-    const uint8_t *address;
+    struct tcp_address list[ADDRESSES_MAX], address;
+    struct sockaddr_storage to;
+    bool sealed = false;
+    uint32_t count = tcp_addresses_get(peer->address, peer->address_len, list, ADDRESSES_MAX, &sealed);
+    socklen_t len;
     int yes = 1;
     int buffer = SEND_BUFFER;
 
     SHOAL_ASSERT(peer->rank < SHOAL_RANKS_MAX && out->fd < 0);
-    if (peer->address_len < ADDRESS_BYTES || first > 1 || (first == 1 && peer->address[0] != ADDRESS_SEALED))
+    if (count == 0)
         return SHOAL_ERR_UNREACHABLE;
-    address = choose_address(t, peer->address + first, peer->address_len - first);
+    address = choose_address(t, list, count);
+    len = tcp_address_to(&address, &to);
     t->epoch = peer->epoch;
     t->entered = true;
     t->expected[peer->rank] = true;
     memcpy(t->tokens[peer->rank], peer->token, 16);
     memcpy(t->my_token, peer->my_token, 16);
     t->my_rank = peer->my_rank;
-    memcpy(&to.sin_addr, address, 4);
-    memcpy(&to.sin_port, address + 4, 2);
-    *out = (struct outbound){ .fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) };
+    *out = (struct outbound){ .fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) };
     if (out->fd < 0)
         return SHOAL_ERR_FULL;
-    out->to = to.sin_addr;
+    out->to = address.ip;
     (void)setsockopt(out->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    narrow_connect(t, out->fd, to.sin_addr);
-    no_pacing(out->fd, &to);
+    narrow_connect(t, out->fd, &address.ip);
+    no_pacing(out->fd, &address.ip);
     if (t->fixed_send_buffer)
         (void)setsockopt(out->fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
-    if (make_preamble(out, peer, t->sealed || first == 1) != SHOAL_OK) { /* I5 */
+    if (make_preamble(out, peer, t->sealed || sealed) != SHOAL_OK) { /* I5 */
         close_out(out);
         return SHOAL_ERR_FULL;
     }
-    if (connect(out->fd, (const struct sockaddr *)&to, sizeof(to)) != 0 && errno != EINPROGRESS) {
+    if (connect(out->fd, (const struct sockaddr *)&to, len) != 0 && errno != EINPROGRESS) {
         close_out(out);
         return SHOAL_ERR_UNREACHABLE;
     }

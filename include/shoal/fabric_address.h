@@ -2,7 +2,7 @@
  *
  *   [1]  ip port  ip port ...  |  ip xx  ip xx  ip xx ...
  *    |   ours, one entry of 6     UCX's: the first ip again, and two of the bytes of  u16 length, major, minor, address
- *    a byte before the entries: sealed connections only, and no UCX
+ *    a byte before the entries: sealed connections only, or some of IPv6 (collective/transport/tcp_address.h); and no UCX
  *
  * A version that knows no UCX takes the entries on the right for more addresses, of which none is nearer than the first
  * one: it goes on to choose that. All members of an epoch see the same list, so all choose the same transport. */
@@ -18,6 +18,7 @@
 #include "shoal/limits.h"
 
 #define SHOAL_FABRIC_ENTRY_BYTES 6u
+#define SHOAL_FABRIC_OPEN_6 3u /* the byte before: some of IPv6, in the open; each other one is of sealed connections */
 #define SHOAL_FABRIC_UCX_MAX ((SHOAL_TRANSPORT_ADDRESS_MAX / SHOAL_FABRIC_ENTRY_BYTES - 1u) * 2u) /* with its length */
 
 struct shoal_fabric_address {
@@ -61,9 +62,11 @@ static inline void shoal_fabric_address_get(const uint8_t *address, size_t len, 
     size_t at = SHOAL_FABRIC_ENTRY_BYTES;
     size_t entries, ucx_len;
 
-    *out = (struct shoal_fabric_address){ .sealed = len % SHOAL_FABRIC_ENTRY_BYTES != 0, .tcp_len = len };
-    if (out->sealed)
+    *out = (struct shoal_fabric_address){ .tcp_len = len };
+    if (len % SHOAL_FABRIC_ENTRY_BYTES != 0) {
+        out->sealed = address[0] != SHOAL_FABRIC_OPEN_6;
         return;
+    }
     while (at < len && memcmp(address + at, address, 4) != 0)
         at += SHOAL_FABRIC_ENTRY_BYTES;
     if (at >= len)

@@ -224,6 +224,22 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)used.tv_sec * SHOAL_S + (uint64_t)used.tv_nsec;
 }
 
+static void say_that_nobody_answers(struct agent *agent)
+{
+    char told[SHOAL_SWIM_SEEDS_MAX * (SHOAL_ADDRESS_TEXT_BYTES + 2)] = "";
+
+    for (size_t i = 0, len = 0; i < agent->settings.told_count; i++) {
+        char text[SHOAL_ADDRESS_TEXT_BYTES];
+
+        shoal_address_text(agent->settings.seeds[i], text);
+        len += (size_t)snprintf(told + len, sizeof(told) - len, "%s%s", i > 0 ? ", " : "", text);
+    }
+    agent_log(agent,
+              "no host answers that this one was told to join (%s); is its agent running, is the address right, and is "
+              "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?",
+              told);
+}
+
 static void on_health(uv_timer_t *timer)
 {
     struct agent *agent = timer->data;
@@ -249,9 +265,7 @@ static void on_health(uv_timer_t *timer)
         agent_publish_load(agent);
     if (agent->health_ticks * HEALTH_MS == ALONE_MS && agent->settings.told_count > 0 && agent->membership != NULL &&
         !shoal_swim_is_joined(membership_swim(agent->membership)))
-        agent_log(agent,
-                  "no host answers that this one was told to join; is its agent running, is the address right, and is "
-                  "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?");
+        say_that_nobody_answers(agent);
     if (lag > 20 * SHOAL_MS && agent->membership != NULL)
         membership_health(agent->membership, lag);
     if (agent->membership != NULL)
@@ -371,19 +385,6 @@ static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
     return err == SHOAL_OK ? agent_files_create(agent, msg) : err;
 }
 
-/* The address of links without its port. */
-static void host_text(struct shoal_address address, char text[SHOAL_ADDRESS_TEXT_BYTES])
-{
-    size_t bracket;
-
-    shoal_address_text(address, text);
-    *strrchr(text, ':') = '\0';
-    bracket = text[0] == '[';
-    if (bracket == 1)
-        text[strlen(text) - 1] = '\0';
-    memmove(text, text + bracket, strlen(text + bracket) + 1);
-}
-
 static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
 {
     char tls[AGENT_PATH_BYTES + 16];
@@ -402,7 +403,7 @@ static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
     (void)snprintf(spool, sizeof(spool), "%s/spool", agent->settings.data);
     agent_backend(agent, &backend);
     agent_tls_names(&agent->identity, &options.tls);
-    host_text(agent->settings.address, host);
+    agent_host_text(agent->settings.address, host);
     options.tls.names[0] = agent->settings.api_host;
     options.tls.names[1] = host;
     options.tls.names[2] = agent->settings.name;
@@ -798,7 +799,7 @@ int agent_join_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK)
         err = agent_settings_check(options, &msg);
     if (err == SHOAL_OK)
-        err = shoal_address_parse(options->join, AGENT_PORT, &seed, &msg);
+        err = agent_join_parse(options->join, &seed, &msg);
     if (err == SHOAL_OK)
         err = read_secret_line(options->secret_file, key, sizeof(key), &msg);
     if (err == SHOAL_OK)

@@ -174,10 +174,6 @@ static void look_at_network(struct doctor *d)
         say(d, "ok", "address", "links and gossip on %s", text);
     if (s->fabric_sealed[0] != '\0')
         say(d, "ok", "fabric", "training data between hosts: sealed, by %s", s->fabric_sealed);
-    else if (strcmp(s->fabric_trusted, "lo") == 0 && !shoal_address_is_loopback(s->address))
-        say(d, "bad", "fabric",
-            "training data needs IPv4, and --host is an IPv6 address: workers here reach no other host. Name an "
-            "interface with an IPv4 address with --fabric-trusted");
     else
         say(d, shoal_address_is_loopback(s->address) ? "ok" : "note", "fabric",
             "training data between hosts: unsealed, by %s", s->fabric_trusted);
@@ -196,7 +192,7 @@ static void look_at_transport(struct doctor *d)
 {
     const struct agent_settings *s = d->settings;
     bool asked = strcmp(s->transport, "ucx") == 0;
-    bool alone = strcmp(s->fabric_trusted, "lo") == 0; /* the fabric is loopback */
+    bool alone = agent_fabric_is_loopback(s);
     char said[400];
 
     if (strcmp(s->transport, "tcp") == 0 || ((s->fabric_sealed[0] != '\0' || alone) && !asked))

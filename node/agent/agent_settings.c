@@ -83,20 +83,50 @@ static enum shoal_err keep_text(char *to, size_t cap, const char *option, const 
     return SHOAL_OK;
 }
 
+void agent_host_text(struct shoal_address address, char text[SHOAL_ADDRESS_TEXT_BYTES])
+{
+    size_t bracket;
+
+    shoal_address_text(address, text);
+    *strrchr(text, ':') = '\0';
+    bracket = text[0] == '[';
+    if (bracket == 1)
+        text[strlen(text) - 1] = '\0';
+    memmove(text, text + bracket, strlen(text + bracket) + 1);
+}
+
 /* The interfaces for training data: those that the operator trusts; else where this host is reached, sealed. Loopback
  * leads to nobody else. */
 static void choose_fabric(struct agent_settings *settings)
 {
-    static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
-    const uint8_t *ip = settings->address.ip;
+    char ip[SHOAL_ADDRESS_TEXT_BYTES];
 
     if (settings->fabric_trusted[0] != '\0')
         return;
-    if (shoal_address_is_loopback(settings->address) || memcmp(ip, v4, sizeof(v4)) != 0)
-        memcpy(settings->fabric_trusted, "lo", 3);
+    agent_host_text(settings->address, ip);
+    if (shoal_address_is_loopback(settings->address))
+        (void)snprintf(settings->fabric_trusted, sizeof(settings->fabric_trusted), "%s", strchr(ip, ':') == NULL ? "lo" : ip);
     else
-        (void)snprintf(settings->fabric_sealed, sizeof(settings->fabric_sealed), "%u.%u.%u.%u", ip[12], ip[13], ip[14],
-                       ip[15]);
+        (void)snprintf(settings->fabric_sealed, sizeof(settings->fabric_sealed), "%s", ip);
+}
+
+bool agent_fabric_is_loopback(const struct agent_settings *settings)
+{
+    return strcmp(settings->fabric_trusted, "lo") == 0 || strcmp(settings->fabric_trusted, "::1") == 0;
+}
+
+enum shoal_err agent_join_parse(const char *text, struct shoal_address *address, struct shoal_msg *msg)
+{
+    const char *last = strrchr(text, ':');
+    int head;
+
+    if (last == NULL || text[0] == '[' || strchr(text, ':') == last)
+        return shoal_address_parse(text, AGENT_PORT, address, msg);
+    head = last > text && last[-1] != ':' && strspn(last + 1, "0123456789") == strlen(last + 1) ? (int)(last - text)
+                                                                                               : (int)strlen(text);
+    return shoal_fail(msg, SHOAL_ERR_INVALID,
+                      "\"%.60s\": an IPv6 address stands in brackets, so that its port is told from it: [%.*s]:%s", text,
+                      head < 60 ? head : 60, text, head < (int)strlen(text) ? last + 1 : "7410");
 }
 
 static enum shoal_err keep_transport(struct agent_settings *settings, const char *name, struct shoal_msg *msg)
@@ -247,7 +277,7 @@ enum shoal_err agent_settings_of(struct agent_settings *settings, const struct s
     err = agent_inventory(settings, options->inventory, options->slots, msg);
     find_fabric(settings);
     if (err == SHOAL_OK && options->join[0] != '\0') {
-        err = shoal_address_parse(options->join, AGENT_PORT, &settings->seeds[0], msg);
+        err = agent_join_parse(options->join, &settings->seeds[0], msg);
         settings->seed_count = err == SHOAL_OK ? 1 : 0;
     }
     if (err == SHOAL_OK) {

@@ -3,12 +3,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "shoal/fabric_address.h"
 #include "shoal/rand.h"
+
+#include "collective/transport/tcp_address.h"
 
 #include "shoal/banned.h"
 
@@ -73,6 +76,63 @@ static void foreign_bytes_are_read_within_their_bounds(void **state)
     }
 }
 
+static void addresses_of_both_kinds_come_back(void **state)
+{
+    static const char *const texts[][2] = { { "10.1.2.3", "192.168.0.7" }, { "fd77::1", "10.1.2.3" }, { "::1", "2001:db8::7" } };
+
+    (void)state;
+    for (size_t r = 0; r < sizeof(texts) / sizeof(texts[0]); r++) {
+        for (unsigned sealed = 0; sealed < 2; sealed++) {
+            struct tcp_address list[2] = { { .port = 8080 }, { .port = 65535 } }, got[8];
+            uint8_t bytes[64], ucx[40] = { 1, 22 };
+            struct shoal_fabric_address fabric;
+            bool seals = sealed == 0;
+            size_t len;
+
+            for (unsigned i = 0; i < 2; i++) {
+                uint8_t four[4];
+
+                if (inet_pton(AF_INET, texts[r][i], four) == 1)
+                    list[i].ip = tcp_ip4(four);
+                else
+                    assert_int_equal(inet_pton(AF_INET6, texts[r][i], &list[i].ip), 1);
+            }
+            assert_int_equal(tcp_addresses_put(list, 2, sealed == 1, bytes, sizeof(bytes), &len), SHOAL_OK);
+            assert_int_equal(tcp_addresses_get(bytes, len, got, 8, &seals), 2);
+            assert_int_equal(seals, sealed);
+            for (unsigned i = 0; i < 2; i++)
+                assert_true(tcp_ip_equal(&got[i].ip, &list[i].ip) && got[i].port == list[i].port);
+            shoal_fabric_address_get(bytes, len, &fabric);
+            assert_int_equal(fabric.tcp_len, len); /* all of it is TCP's */
+            assert_int_equal(fabric.sealed, sealed);
+            if (r > 0) /* UCX is of IPv4 only */
+                assert_int_equal(shoal_fabric_address_add(bytes, sizeof(bytes), len, ucx, sizeof(ucx)), len);
+        }
+    }
+}
+
+static void foreign_addresses_are_read_within_their_bounds(void **state)
+{
+    struct shoal_rand rand;
+
+    (void)state;
+    shoal_rand_init(&rand, 6);
+    for (unsigned i = 0; i < 20000; i++) {
+        size_t len = shoal_rand_below(&rand, 64);
+        uint8_t *bytes = malloc(len + 1); /* its own, for the sanitizer to see what is read beyond */
+        struct tcp_address got[4];
+        bool sealed = false;
+        uint32_t count;
+
+        assert_non_null(bytes);
+        for (size_t b = 0; b < len; b++)
+            bytes[b] = (uint8_t)shoal_rand_below(&rand, i % 2 == 0 ? 256 : 5);
+        count = tcp_addresses_get(bytes, len, got, 4, &sealed);
+        assert_true(count <= 4 && count * TCP_ENTRY_BYTES <= len);
+        free(bytes);
+    }
+}
+
 static void ucx_is_chosen_where_all_have_one_version(void **state)
 {
     static const uint8_t versions[][2] = { { 1, 22 }, { 1, 15 } };
@@ -116,6 +176,8 @@ int main(void)
         cmocka_unit_test(what_is_put_together_comes_apart),
         cmocka_unit_test(what_has_no_room_is_left_out),
         cmocka_unit_test(foreign_bytes_are_read_within_their_bounds),
+        cmocka_unit_test(addresses_of_both_kinds_come_back),
+        cmocka_unit_test(foreign_addresses_are_read_within_their_bounds),
         cmocka_unit_test(ucx_is_chosen_where_all_have_one_version),
     };
 

@@ -31,7 +31,9 @@ static const struct transport_ops *const tcp = &transport_tcp;
 /* The sides that want it sealed. */
 static const struct mode {
     bool a, b;
-} modes[] = { { false, false }, { true, true }, { true, false }, { false, true } };
+    bool six; /* over IPv6 */
+} modes[] = { { false, false, false }, { true, true, false }, { true, false, false }, { false, true, false },
+              { false, false, true },  { true, true, true },  { true, false, true },  { false, true, true } };
 
 struct pair {
     struct transport *a; /* rank 0 */
@@ -46,8 +48,9 @@ static void pair_init(struct pair *pair, const struct mode *mode)
 {
     struct shoal_msg msg;
 
-    assert_int_equal(tcp->create(&pair->a, "lo", mode->a, &msg), SHOAL_OK);
-    assert_int_equal(tcp->create(&pair->b, "127.0.0.1", mode->b, &msg), SHOAL_OK); /* the same one by its address */
+    assert_int_equal(tcp->create(&pair->a, mode->six ? "::1" : "lo", mode->a, &msg), SHOAL_OK);
+    /* the same one by its address */
+    assert_int_equal(tcp->create(&pair->b, mode->six ? "::1" : "127.0.0.1", mode->b, &msg), SHOAL_OK);
     assert_int_equal(tcp->address(pair->a, pair->address_a, sizeof(pair->address_a), &pair->len_a), SHOAL_OK);
     assert_int_equal(tcp->address(pair->b, pair->address_b, sizeof(pair->address_b), &pair->len_b), SHOAL_OK);
 }
@@ -738,17 +741,22 @@ static void what_waits_in_hand_is_not_forgotten(void **state)
 
 #define IN_MODE(test, mode) cmocka_unit_test_prestate(test, (void *)(uintptr_t)&modes[mode])
 #define IN_ALL_MODES(test) IN_MODE(test, 0), IN_MODE(test, 1), IN_MODE(test, 2), IN_MODE(test, 3)
+#define OVER_IPV6(test) IN_MODE(test, 4), IN_MODE(test, 5), IN_MODE(test, 6), IN_MODE(test, 7)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_ALL_MODES(messages_arrive_whole_and_by_tag),
+        OVER_IPV6(messages_arrive_whole_and_by_tag),
         IN_ALL_MODES(nothing_is_paced_inside_a_machine),
         IN_ALL_MODES(another_length_fails),
         IN_ALL_MODES(a_wrong_token_is_not_heard),
+        OVER_IPV6(a_wrong_token_is_not_heard),
         IN_ALL_MODES(who_is_early_waits),
+        OVER_IPV6(who_is_early_waits),
         IN_ALL_MODES(the_epoch_before_counts_no_more),
         IN_ALL_MODES(a_peer_that_closes_is_noticed),
+        OVER_IPV6(a_peer_that_closes_is_noticed),
         IN_ALL_MODES(strangers_change_nothing),
         IN_MODE(the_silent_take_no_place_from_members, 0),
         IN_MODE(members_may_connect_all_at_once, 0),

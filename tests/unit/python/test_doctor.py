@@ -122,17 +122,30 @@ def test_ports_and_peers(data, bare):
         assert state == "bad" and "refused" in text and "firewalls" in text
 
 
+def key_of(data):
+    """The secret of a mesh of its own."""
+    assert shoal("init", "--data", data).returncode == 0
+    return (data / "mesh.key").read_text()
+
+
 @contextlib.contextmanager
 def agent(data, python):
     """Runs one of its own mesh on `data`; gives its ports for links and for the API."""
     assert shoal("init", "--data", data, "--python", python).returncode == 0
+    with running(data) as (_, ports):
+        yield ports
+
+
+@contextlib.contextmanager
+def running(data):
+    """An agent on `data`; its log, and its ports for links and for the API."""
     ports = free_ports(2)
     words = ["--port", ports[0], "--api-port", ports[1], "--prefill", "16", "--inventory", "cpu:1"]
     with open(data.parent / (data.name + ".log"), "wb") as log:
         process = subprocess.Popen([str(SHOAL), "agent", "--data", str(data), *map(str, words)], stdout=log, stderr=log)
     try:
         Mesh.until(lambda: " API on " in open(log.name).read(), 30, "the agent runs")
-        yield ports
+        yield log.name, ports
     finally:
         process.kill()
         process.wait()
@@ -153,6 +166,16 @@ def test_it_says_what_answers_where_a_peer_should(data, bare):
             assert state == want and said in text, text
         assert len(peers(joined, port)) == 1, "it was told that one already"
         assert "own agent" in peers(data, port)[0][1]
+
+
+def test_whoever_is_not_found_is_named_in_the_log(data, bare, tmp_path):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        told = "127.0.0.1:%d" % nobody.getsockname()[1]
+        (tmp_path / "key").write_text(key_of(data.parent / "other"))
+        assert shoal("join", told, "--data", data, "--secret-file", tmp_path / "key", "--python", bare).returncode == 0
+        with running(data) as (log, _):
+            Mesh.until(lambda: "no host answers that this one was told to join (%s)" % told in open(log).read(), 30, "it says whom it asked")
 
 
 def wheel(folder, name, version):
@@ -206,6 +229,18 @@ def test_setup_python_takes_one_that_has_all(data):
     done = shoal("init", "--data", data, "--python", sys.executable, "--setup-python")
     assert done.returncode == 0 and not (data / "python").exists()
     assert "python %s" % sys.executable in (data / "agent.conf").read_text()
+
+
+def test_training_data_goes_over_ipv6_too(data):
+    assert shoal("init", "--data", data, "--python", sys.executable, "--inventory", "cpu:1").returncode == 0
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip("this host has no ::1: %s" % error)
+    said = checks("--data", data, "--host", "::1")
+    assert said["fabric"] == ("ok", "training data between hosts: unsealed, by ::1")
+    assert "loopback" in said["transport"][1]
 
 
 def test_it_says_what_training_data_goes_over(data):

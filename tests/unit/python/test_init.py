@@ -95,6 +95,19 @@ def test_what_join_lacks_is_named(folder, key):
     assert "getent hosts" in shoal("join", "gpu1:7410", "--data", folder / "d", "--secret-file", key).stderr
 
 
+@pytest.mark.parametrize("typed,want", [("fd77::1:7410", "[fd77::1]:7410"), ("fd77::1", "[fd77::1]:7410"), ("::1", "[::1]:7410"),
+                                        ("fd77::a:b", "[fd77::a:b]:7410")])
+def test_an_address_of_ipv6_stands_in_brackets(folder, key, typed, want):
+    """What stands behind its last colon is a port to whoever types it, and part of the address to who reads it."""
+    words = ("--data", folder / "d", "--secret-file", key)
+    for asked in (("join", typed, *words), ("join", "--join", typed, *words)):
+        done = shoal(*asked)
+        assert done.returncode == 2 and "in brackets" in done.stderr and want in done.stderr, done.stderr
+    assert not (folder / "d").exists()
+    assert shoal("join", want, *words).returncode == 0
+    assert (folder / "d" / "seeds").read_text() == want + "\n"
+
+
 def test_a_secret_file_that_is_a_directory_is_called_one(folder):
     done = shoal("join", "127.0.0.1:7410", "--data", folder / "d", "--secret-file", folder)
     assert done.returncode == 2 and "is a directory" in done.stderr, done.stderr
