@@ -59,9 +59,20 @@ def settings():
     parts = re.split(r"^\.It Cm ([a-z-]+) Ar (\w+)$", text, flags=re.M)
     rows = {}
     for name, value, tells in zip(parts[1::3], parts[2::3], parts[3::3]):
-        words = re.sub(r"^\.(?:Cm|Pa) (.*)$", lambda m: "`%s`" % m.group(1).rstrip(" ."), tells, flags=re.M)
+        words = re.sub(r"^\.(?:Cm|Pa) (.*?) ?(\.?)$", lambda m: "`%s`%s" % (m.group(1).replace(" , ", "`, `"), m.group(2)), tells, flags=re.M)
         rows[name] = (value, " ".join(line for line in words.splitlines() if line and not line.startswith(".")).replace("` .", "`."))
     return rows
+
+
+def at_once():
+    """The settings that a reload puts in force, as the page's paragraph on SIGHUP lists them."""
+    page = (ROOT / "docs" / "man" / "shoal-agent.8").read_text()
+    return re.search(r"^\.Pq Cm (.*)$", page[page.index(".It Dv SIGHUP"):], flags=re.M).group(1).split(" , ")
+
+
+def sentence(names):
+    names = ["`%s`" % name for name in names]
+    return ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def limits():
@@ -88,9 +99,9 @@ def configuration(shoal):
     out = ["# Configuration", "", MADE,
            "`DATA/agent.conf` has one setting a line: a name, one blank, its value to the line's end. `shoal init` and `shoal join`",
            "write it from the options of the same name; an option that is given to `shoal agent` stands above the file. SIGHUP",
-           "(`systemctl reload shoal-agent`) has it read again: `log-level` and `log-max` are in force at once, the others take a",
-           "restart, and the agent's log says which have changed. A name that is not listed here, or a value beyond its bounds, stops",
-           "the start, and a reload changes nothing.", "", "| setting | value | | bounds and default |", "|---|---|---|---|"]
+           "(`systemctl reload shoal-agent`) has it read again: %s" % sentence(at_once()),
+           "are in force at once, the others take a restart, and the agent's log says which have changed. A name that is not listed",
+           "here, or a value beyond its bounds, stops the start, and a reload changes nothing.", "", "| setting | value | | bounds and default |", "|---|---|---|---|"]
     for name, (value, tells) in settings().items():
         out.append("| `%s` | %s | %s | %s |" % (name, value, cell(re.sub(r" \[.*\]", "", agent.get(name, ""))), cell(tells)))
     out += ["", "Variables of the command line: `SHOAL_NODE`, `SHOAL_USER`, `SHOAL_PASSWORD`, `SHOAL_TOKEN_FILE`, `SHOAL_CA`; see `shoal(1)`.",

@@ -149,9 +149,11 @@ struct reload {
 
 static void on_change(void *arg, const char *name, const char *was, const char *is)
 {
-    bool now = strcmp(name, "log-level") == 0 || strcmp(name, "log-max") == 0 || strcmp(name, "files-max") == 0 ||
-               strcmp(name, "files-gib") == 0;
+    static const char *const at_once[] = { "log-level", "log-max", "files-max", "files-gib" };
+    bool now = false;
 
+    for (size_t i = 0; i < sizeof(at_once) / sizeof(at_once[0]); i++)
+        now = now || strcmp(name, at_once[i]) == 0;
     agent_log(arg, "agent.conf: %s is %s (was %s): %s", name, is, was,
               now ? "in force from now on" : "takes a restart of the agent");
 }

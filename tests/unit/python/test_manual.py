@@ -66,6 +66,24 @@ def test_options_of_every_command():
     assert page_options(sections("shoal.1", "Ss")["Options of every command"]) == help_options("top")[1]
 
 
+def test_what_a_reload_puts_in_force_is_the_same_everywhere():
+    """The agent, its page, the reference and the manual."""
+    said = re.search(r"at_once\[\] = \{ (.*?) \}", (ROOT / "node/agent/agent_service.c").read_text()).group(1)
+    names = re.findall(r'"([a-z-]+)"', said)
+    page = PAGES["shoal-agent.8"]
+    assert re.search(r"^\.Pq Cm (.*)$", page[page.index(".It Dv SIGHUP"):], flags=re.M).group(1).split(" , ") == names
+    for text in ("reference/configuration.md", "MANUAL.md"):
+        listed = re.search(r"again:((?:[,\s]+(?:and )?`[a-z-]+`)+)\s+are in force at once", (ROOT / "docs" / text).read_text())
+        assert listed and re.findall(r"`([a-z-]+)`", listed.group(1)) == names, text
+
+
+def test_no_word_of_a_page_becomes_an_option():
+    """Behind a comma mdoc goes on with the macro before it: "Fl -python , or" prints an option -or."""
+    for name, text in PAGES.items():
+        wrong = [line for line in text.splitlines() if re.match(r"\.", line) and re.search(r"\bFl -?\S+ [,;:] [a-z]", line)]
+        assert not wrong, (name, wrong)
+
+
 def test_exit_codes():
     line = re.search(r"Exit codes: (.*)\.", shoal("help").stdout, flags=re.S).group(1)
     wanted = re.findall(r"(\d) \w", line.replace("\n", " "))
