@@ -4,6 +4,7 @@ be built, and what a service needs; make deb makes packages of the same."""
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -70,13 +71,53 @@ def test_a_worker_in_c_is_built_from_what_is_installed(installed, tmp_path):
     if shutil.which("pkg-config"):
         said = run("pkg-config", "--cflags", "--libs", "shoal", env={"PKG_CONFIG_PATH": "%s/lib/pkgconfig" % installed,
                                                                      "PKG_CONFIG_SYSROOT_DIR": str(installed.parents[1])})
-        assert said.stdout.split() == flags, said.stderr
+        assert shlex.split(said.stdout) == flags, said.stderr
         assert run("pkg-config", "--modversion", "shoal", env={"PKG_CONFIG_PATH": "%s/lib/pkgconfig" % installed}).stdout.strip() == VERSION
     made = run("gcc", "-std=c11", "-Wall", "-Werror", source, *flags, "-o", program)
     assert made.returncode == 0, made.stderr
     assert "libshoal.so.0" in run("readelf", "-d", program).stdout  # what a later, other library cannot stand in for
     done = run(program, env={"LD_LIBRARY_PATH": "%s/lib" % installed})
     assert (done.returncode, done.stdout) == (0, "ok, 1, SHOAL_AGENT_SOCKET\n")
+
+
+def test_a_folder_with_a_blank_is_one(tmp_path):
+    done = run("make", "--no-print-directory", "install", "PREFIX=/usr", "DESTDIR=%s" % (tmp_path / "a b"), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a b"] and (tmp_path / "a b" / "usr" / "bin" / "shoal").is_file()
+
+
+def loader(tmp_path, folder, uid):
+    """What is said after an install to a system whose loader looks into `folder`, and whether ldconfig was run for it."""
+    for name, text in (("ldconfig", 'if [ "$1" = -N ]; then echo "%s: (from x)"; else echo ran > %s/ran; fi' % (folder, tmp_path)),
+                       ("id", "echo %d" % uid)):
+        (tmp_path / name).write_text("#!/bin/sh\n%s\n" % text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "ran").unlink(missing_ok=True)
+    (tmp_path / "lib").mkdir(exist_ok=True)
+    done = run(ROOT / "packaging" / "found_by_the_loader", tmp_path / "lib", "libshoal.so.0",
+               env={"PATH": "%s:%s" % (tmp_path, os.environ["PATH"])})
+    assert done.returncode == 0, done.stderr
+    return done.stdout, (tmp_path / "ran").exists()
+
+
+def test_an_install_tells_the_loader_of_the_library(tmp_path):
+    assert loader(tmp_path, tmp_path / "lib", 0) == ("", True)
+    said, ran = loader(tmp_path, tmp_path / "lib", 1000)
+    assert "run ldconfig as root" in said and not ran
+    said, ran = loader(tmp_path, "/nonexistent", 0)
+    assert "-Wl,-rpath,%s/lib" % tmp_path in said and not ran
+
+
+def test_pages_that_are_installed_lead_nowhere_dead(installed):
+    """README.md, and what it leads to. A page may name source, which is not there."""
+    pages = installed / "share" / "doc" / "shoal"
+    dead = []
+    for page in [pages / "README.md", *(pages / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if "://" not in link and (ROOT / page.relative_to(pages).parent / link).exists() and not (page.parent / link).exists():
+                dead.append("%s: %s" % (page.relative_to(pages), link))
+    assert (pages / "docs" / "tutorial" / "README.md").is_file() and (pages / "docs" / "SECURITY.md").is_file()
+    assert not dead, dead
 
 
 # ---- the service ----
@@ -187,6 +228,9 @@ def test_packages_are_built_installed_and_removed(tmp_path):
     done = run("make", "--no-print-directory", "deb", cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert not re.search(r"^[EW]: ", done.stdout, flags=re.M), done.stdout
+    ours = (ROOT / "build" / "deb").glob("*-dbgsym_*.deb")
+    ids = [line.split()[-1] for path in ours for line in run("dpkg-deb", "-c", path).stdout.splitlines() if line.endswith(".debug")]
+    assert len(ids) == len(set(ids)) > 0, "debug symbols of one library in two packages"
     packages = {path.name.split("_")[0]: path for path in (ROOT / "build" / "deb").glob("*.deb") if "dbgsym" not in path.name}
     assert sorted(packages) == ["libshoal-dev", "libshoal0", "shoal", "shoal-fabric"]
     if os.geteuid() != 0:
@@ -200,6 +244,8 @@ def test_packages_are_built_installed_and_removed(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "shoal:x:" in (tmp_path / "etc" / "passwd").read_text()
     assert (tmp_path / "var" / "lib" / "shoal").stat().st_mode & 0o7777 == 0o700
+    pages = [path.name for path in (tmp_path / "usr/share/doc/shoal").rglob("*.md*")]
+    assert "README.md" in pages and not [name for name in pages if name.endswith(".gz")], "pages name each other"
     shoal = tmp_path / "usr" / "bin" / "shoal"
     assert run(shoal, "version").stdout == "shoal %s\n" % VERSION
     data = tempfile.mkdtemp(prefix="shoal-", dir="/tmp") + "/d"  # a data folder's path is short
