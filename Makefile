@@ -97,6 +97,9 @@ $(OUT)/fabric/build.version: $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(shell 
 
 setup .venv/bin/python:
 	@.ci/setup
+# Without what only tests need.
+setup-demo:
+	@.ci/setup --demo
 units: $(UNIT_BIN)
 tools: $(TOOL_BIN)
 
@@ -117,12 +120,14 @@ test: setup
 	@$(if $(filter-out sim%,$(T)),,$(if $(shell command -v clang-14),$(MAKE) -j$(JOBS) --no-print-directory $(SIM_CLANG)))
 	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED)) $(if $(LANES),--lanes $(LANES))
 
-demo: setup
+demo: setup-demo
+	@$(MAKE) -q --no-print-directory FLAVOUR=release all || echo "builds Shoal, for a minute or two"
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all
 	@$(PYTHON) docs/demo/demo.py --binary build/release/shoal $(if $(KEEP),--keep)
 
 # A model is trained, served, and asked through all hosts while one of them dies.
-demo-serve: setup
+demo-serve: setup-demo
+	@$(MAKE) -q --no-print-directory FLAVOUR=release all || echo "builds Shoal, for a minute or two"
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all
 	@$(PYTHON) docs/demo/serve.py --binary build/release/shoal $(if $(KEEP),--keep)
 
@@ -186,5 +191,5 @@ clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all mutants units tools setup test demo demo-serve bench gpu soak asan tsan fuzz fmt lint install deb deb-tools reference clean
+.PHONY: all mutants units tools setup setup-demo test demo demo-serve bench gpu soak asan tsan fuzz fmt lint install deb deb-tools reference clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

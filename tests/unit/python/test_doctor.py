@@ -225,6 +225,17 @@ def test_set_up_installs_the_same_versions():
         assert said.stdout == "%s==%s\n" % (name, version) and "$(pinned %s)" % name in text
 
 
+def test_set_up_finds_out_what_is_missing(bare):
+    """Also a module of a package that is not there, which importlib raises for; and a demo needs no tests' packages."""
+    text = (ROOT / ".ci/setup").read_text()
+    has = text[text.index("has() {"):text.index("\n}\n", text.index("has() {")) + 3]
+    for module, want in (("nosuch.protobuf", 1), ("nosuch", 1), ("json.decoder", 0)):
+        done = subprocess.run(["sh", "-c", "%s\nhas %s" % (has, module)], env={"python": str(bare)}, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (want, ""), (module, done)
+    pairs = {line.split("=", 1)[0] for line in text.splitlines() if "google.protobuf" in line}
+    assert pairs == {'[ "${1:-}" '}, "only without --demo"
+
+
 def test_setup_python_takes_one_that_has_all(data):
     done = shoal("init", "--data", data, "--python", sys.executable, "--setup-python")
     assert done.returncode == 0 and not (data / "python").exists()
