@@ -217,6 +217,17 @@ def failure_text(error):
     return cut(last, TEXT_CHARACTERS - len(place)) + place
 
 
+def print_failure(error):
+    """The whole trace. A host that takes no part is no failure of the job, whose log has this: a line says it."""
+    from pyedt._bundle import Unfit
+
+    if isinstance(error, Unfit):
+        print("Engine takes no part on this host: %s" % error, file=sys.stderr, flush=True)
+        return
+    traceback.print_exception(type(error), error, error.__traceback__)
+    sys.stderr.flush()
+
+
 def main():
     """Serve the calls of one job in this process. The exit status."""
     from pyedt import _engine, _trainer  # _engine: this module, also where it runs as __main__
@@ -233,8 +244,7 @@ def main():
     try:
         return serve_calls(comm)
     except (Exception, SystemExit) as error:  # sys.exit() in a user's function is a failure, too
-        traceback.print_exc()
-        sys.stderr.flush()
+        print_failure(error)
         comm.failed(failure(error), failure_text(error))
         return 1
     finally:

@@ -10,7 +10,7 @@ from jobs import Rows, bits, make_header, make_parts, make_trainer, network, num
 from reference_comm import ReferenceComm, Shared
 from torch import nn
 
-from pyedt import _chance, _comm, _compute, _data, _engine, _loader, _order, _records, _state, _trainer
+from pyedt import _bundle, _chance, _comm, _compute, _data, _engine, _loader, _order, _records, _state, _trainer
 from pyedt.callbacks import Callback
 
 
@@ -739,6 +739,19 @@ def test_what_a_killed_engine_was_writing_goes_away(one):
         os.makedirs(os.path.join(path, "variables"))
     _trainer.drop_leftovers()
     assert not any(os.path.exists(path) for path in gone) and all(os.path.exists(path) for path in kept)
+
+
+def test_a_host_that_takes_no_part_says_so_in_one_line(capfd):
+    """The job's log has it, also where the job ends well; what fails has its trace there."""
+    for error, want in ((_bundle.Unfit("the driver has torch 1, this host has 2: the job needs hosts with the driver's version"), 1),
+                        (ValueError("x"), 2)):
+        try:
+            raise error
+        except (ValueError, _bundle.Unfit) as raised:
+            _engine.print_failure(raised)
+        lines = capfd.readouterr().err.splitlines()
+        assert str(error) in lines[-1] and ("Traceback" in lines[0]) == (want == 2) and len(lines) >= want, lines
+        assert want == 2 or lines == ["Engine takes no part on this host: %s" % error]
 
 
 LAYER = """Exception encountered when calling layer 'bad' (type Bad).
