@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -206,7 +207,27 @@ class Mesh:
         if error and os.environ.get("SHOAL_KEEP_LOGS"):
             print("logs stay in %s" % self.folder)
         else:
+            self.remove_folder()
+
+    def remove_folder(self, tries=100):
+        """A compiler, say, that outlives the engine which started it makes its folders anew: until no process is left that
+        was given a path here, and nothing else is."""
+        for _ in range(tries):
             shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.is_in_use() and not self.folder.exists():
+                return
+            time.sleep(0.1)
+        print("%s could not be removed" % self.folder, file=sys.stderr)
+
+    def is_in_use(self):
+        """Whether another process has a path of the folder in its environment."""
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if path.parent.name != str(os.getpid()) and bytes(self.folder) + b"/" in path.read_bytes():
+                    return True
+            except OSError:  # it has ended, or is another user's
+                continue
+        return False
 
     def add(self, name, *options, seed=None):
         host = self.host_class(self, name)

@@ -107,6 +107,19 @@ def test_a_host_of_tensorflow_alone_serves_jobs(data, bare, tmp_path):
     assert "or no numpy" in " ".join(shoal("doctor", "--data", data, PYTHONPATH=str(tmp_path)).stdout.split())
 
 
+def test_a_mesh_leaves_no_folder_to_who_writes_a_moment_longer():
+    """As a compiler does whose engine was killed: it makes folders again that were removed."""
+    with Mesh(SHOAL) as mesh:
+        home = mesh.folder / "alpha" / "home"
+        writes = ("import os, time\nend = time.monotonic() + 1\nwhile time.monotonic() < end:\n    os.makedirs(os.environ['HOME'] + "
+                  "'/.cache/x', exist_ok=True)\n    time.sleep(0.01)\n")
+        other = subprocess.Popen([sys.executable, "-c", writes], env={**os.environ, "HOME": str(home)})
+        Mesh.until(home.exists, 30, "it has begun")
+    left = mesh.folder.exists()
+    other.wait()
+    assert not left and not mesh.folder.exists()
+
+
 def test_ports_and_peers(data, bare):
     assert shoal("init", "--data", data, "--python", bare).returncode == 0
     with socket.socket() as taken, socket.socket() as peer:
