@@ -94,27 +94,51 @@ static void order_of(const char *result_dir, struct task *tasks, size_t count)
     shoal_buf_deinit(&order);
 }
 
-/* Of the first LOOKS_MAX names in log/: each reader looks ten times a second, and the folder is the job's to write into. */
-static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
+static bool task_add(struct task *tasks, size_t *count, int log, const char *name)
+{
+    struct task *task = &tasks[*count];
+    struct statx facts;
+
+    if (strlen(name) >= sizeof(task->name) || statx(log, name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &facts) != 0)
+        return false;
+    memcpy(task->name, name, strlen(name) + 1);
+    task->driver = strstr(name, "-task0-") != NULL;
+    task->born_ns = (uint64_t)facts.stx_btime.tv_sec * SHOAL_S + facts.stx_btime.tv_nsec;
+    (*count)++;
+    return true;
+}
+
+static bool has_task(const struct task *tasks, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(tasks[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Processes that have a number have known names, "app.<job>-0" and on; `last`: of one without that has run here, or "". Of the first
+ * LOOKS_MAX names in log/ the rest: each reader looks ten times a second, and the folder is the job's to write into. */
+static size_t tasks_of(const char *result_dir, const char *last, struct task *tasks, size_t max)
 {
     int fd = shoal_open_below(result_dir, "log", O_RDONLY | O_DIRECTORY);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    const char *job = strrchr(result_dir, '/');
     const struct dirent *entry;
+    char name[sizeof(tasks[0].name)];
     size_t count = 0;
 
     if (dir == NULL && fd >= 0)
         (void)close(fd);
-    for (unsigned looks = 0; dir != NULL && count < max && looks < LOOKS_MAX && (entry = readdir(dir)) != NULL; looks++) {
-        struct statx facts;
-
-        if (strncmp(entry->d_name, "app.", 4) != 0 || strlen(entry->d_name) >= sizeof(tasks[0].name) ||
-            statx(dirfd(dir), entry->d_name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &facts) != 0)
-            continue;
-        memcpy(tasks[count].name, entry->d_name, strlen(entry->d_name) + 1);
-        tasks[count].driver = strstr(entry->d_name, "-task0-") != NULL;
-        tasks[count].born_ns = (uint64_t)facts.stx_btime.tv_sec * SHOAL_S + facts.stx_btime.tv_nsec;
-        count++;
+    for (bool more = dir != NULL && job != NULL; more && count < max;) {
+        (void)snprintf(name, sizeof(name), "app.%.60s-%zu", job + 1, count);
+        more = task_add(tasks, &count, dirfd(dir), name);
     }
+    (void)snprintf(name, sizeof(name), "app.%.90s", last);
+    if (dir != NULL && last[0] != '\0' && count < max && !has_task(tasks, count, name))
+        (void)task_add(tasks, &count, dirfd(dir), name);
+    for (unsigned looks = 0; dir != NULL && count < max && looks < LOOKS_MAX && (entry = readdir(dir)) != NULL; looks++)
+        if (strncmp(entry->d_name, "app.", 4) == 0 && !has_task(tasks, count, entry->d_name))
+            (void)task_add(tasks, &count, dirfd(dir), entry->d_name);
     if (dir != NULL)
         (void)closedir(dir);
     qsort(tasks, count, sizeof(*tasks), by_birth);
@@ -128,7 +152,7 @@ size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max)
     size_t count = 0;
 
     if (tasks != NULL)
-        count = tasks_of(result_dir, tasks, max < TASKS_MAX ? max : TASKS_MAX);
+        count = tasks_of(result_dir, "", tasks, max < TASKS_MAX ? max : TASKS_MAX);
     for (size_t i = 0; i < count; i++)
         memcpy(names[i], tasks[i].name, sizeof(names[0]));
     free(tasks);
@@ -243,7 +267,7 @@ static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, u
                         struct log_file *files, size_t max)
 {
     static struct task tasks[TASKS_MAX];
-    size_t count = tasks_of(job->result_dir, tasks, TASKS_MAX);
+    size_t count = tasks_of(job->result_dir, job->last_task, tasks, TASKS_MAX);
     size_t used = 0;
     bool any_driver = count > 0 && tasks[0].driver;
     bool one_task = kind >= SHOAL_LOG_TASK_OUT;

@@ -326,13 +326,24 @@ static void the_order_of_logs_is_read_to_its_bound(void **state)
 static void a_folder_of_logs_is_looked_at_to_its_bound(void **state)
 {
     struct fixture *f = *state;
-    char names[4][96];
+    char names[4][96], own[2][96];
     size_t found;
 
+    for (unsigned i = 0; i < 2; i++)
+        (void)snprintf(own[i], sizeof(own[i]), "app.%.80s-%u", strrchr(f->own, '/') + 1, i);
     assert_int_equal(run("cd %s && mkdir log && cd log && seq -f app.%%g 3000 | xargs touch", f->own), 0);
     found = agent_log_tasks(f->own, names, 4);
     assert_int_equal(found, 4);
-    assert_int_equal(run("cd %s/log && seq -f app.%%g 3000 | xargs rm && seq 3000 | xargs touch", f->own), 0);
+    assert_int_equal(run("cd %s/log && mkdir %s %s", f->own, own[0], own[1]), 0);
+    assert_int_equal(agent_log_tasks(f->own, names, 4), 4); /* its own processes', whatever else is there, and once each */
+    for (unsigned i = 0; i < 2; i++) {
+        found = 0;
+        for (unsigned at = 0; at < 4; at++)
+            found += strcmp(names[at], own[i]) == 0;
+        assert_int_equal(found, 1);
+    }
+    atomic_store(&looks, 0);
+    assert_int_equal(run("cd %s/log && rmdir app.*-* && seq -f app.%%g 3000 | xargs rm && seq 3000 | xargs touch", f->own), 0);
     assert_int_equal(agent_log_tasks(f->own, names, 4), 0);
     if (atomic_load(&looks) > 1200)
         fail_msg("%u names were looked at", atomic_load(&looks));
