@@ -6,7 +6,7 @@
  *     (`conn` is NULL, and the route's `gone` hears of it).
  * S2. A body's bytes count against stream's and connection's window until its route has taken them: a route that pauses holds its
  *     client back.
- * S3. What is held for a connection, bodies and answers, is counted, and bounded for all together.
+ * S3. What is held for a connection, bodies and answers, is counted, and bounded for all together (C7 of http_conn_uv.c).
  * S4. Nothing here writes or reads a socket, and no callback of the library calls the library's sending or receiving.
  * S5. An answer that is out before the body is in closes no stream: clients that still send would lose it to the reset (curl
  *     does). The rest of the body is thrown away until its end; a client that does not end it is told NO_ERROR after a while
@@ -45,7 +45,6 @@ void http2_goaway(struct http2 *h2);
 bool http2_turn_is_full(struct http2 *h2);
 void http2_turn_begin(struct http2 *h2);
 
-size_t http2_held(const struct http2 *h2);
 bool http2_is_idle(const struct http2 *h2);    /* no stream is open */
 bool http2_is_waiting(const struct http2 *h2); /* for its client alone, who has not shown who it is */
 /* Ends streams whose client does not go on. */

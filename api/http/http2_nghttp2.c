@@ -59,17 +59,20 @@ struct http2 {
     bool calmed; /* too much of something: it ends */
 };
 
-static void held_add(struct http2 *h2, size_t len)
+/* False: the connection is to be closed. */
+static bool held_add(struct http2 *h2, size_t len)
 {
+    if (!http_conn_hold(h2->conn, len))
+        return false;
     h2->held += len;
-    h2->http->h2_held += len;
+    return true;
 }
 
 static void held_remove(struct http2 *h2, size_t len)
 {
     SHOAL_ASSERT(h2->held >= len); /* S3 */
     h2->held -= len;
-    h2->http->h2_held -= len;
+    http_conn_let_go(h2->conn, len);
 }
 
 static void calm(struct http2 *h2)
@@ -393,10 +396,11 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
         stream->pumping = true;
         http_request_data(stream->request, shoal_view_of(bytes, len));
         stream->pumping = false;
-    } else if (shoal_buf_append(&stream->in, bytes, len) != SHOAL_OK) {
+    } else if (!held_add(h2, len)) { /* S2 */
         return NGHTTP2_ERR_CALLBACK_FAILURE;
-    } else {
-        held_add(h2, len); /* S2 */
+    } else if (shoal_buf_append(&stream->in, bytes, len) != SHOAL_OK) {
+        held_remove(h2, len);
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
     }
     return h2->detached ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
@@ -534,35 +538,20 @@ enum shoal_err http2_answer(struct http_request *request, int status, const char
                : SHOAL_ERR_FULL;
 }
 
-/* S3. */
-static void spare_memory(struct shoal_http *http)
-{
-    struct http_conn *most = NULL;
-    size_t held = 0;
-
-    for (struct http_conn *conn = http->conns; conn != NULL; conn = http_conn_next(conn)) {
-        size_t its = http_conn_held(conn);
-
-        if (its > held) {
-            most = conn;
-            held = its;
-        }
-    }
-    if (most != NULL) {
-        http->stats.h2_calmed++;
-        http_conn_close(most);
-    }
-}
-
 enum shoal_err http2_write(struct http_request *request, struct shoal_view bytes,
                            void (*next)(struct http_request *request))
 {
     struct http2_stream *stream = request->stream;
     struct http2 *h2 = stream->h2;
 
-    if (shoal_buf_append(&stream->out, bytes.bytes, bytes.len) != SHOAL_OK)
+    if (!held_add(h2, bytes.len)) {
+        http_conn_close(h2->conn);
         return SHOAL_ERR_FULL;
-    held_add(h2, bytes.len);
+    }
+    if (shoal_buf_append(&stream->out, bytes.bytes, bytes.len) != SHOAL_OK) {
+        held_remove(h2, bytes.len);
+        return SHOAL_ERR_FULL;
+    }
     if (next != NULL) {
         SHOAL_ASSERT(stream->waiter == NULL);
         http_request_hold(request);
@@ -570,8 +559,6 @@ enum shoal_err http2_write(struct http_request *request, struct shoal_view bytes
         stream->next_write = next;
     }
     (void)nghttp2_session_resume_data(h2->session, stream->id);
-    if (h2->http->h2_held > SHOAL_H2_HELD_BYTES_MAX)
-        spare_memory(h2->http);
     wake(h2);
     return SHOAL_OK;
 }
@@ -753,8 +740,6 @@ void http2_turn_begin(struct http2 *h2)
     h2->turn_ms = http_now_ms(h2->http);
     h2->turn_requests = 0;
 }
-
-size_t http2_held(const struct http2 *h2) { return h2->held; }
 
 bool http2_is_idle(const struct http2 *h2) { return h2->streams == NULL; }
 

@@ -13,6 +13,7 @@ struct http_client {
     uint8_t key[16];          /* an address, an IPv4 one in IPv6 form; or what stands for a user's name */
     unsigned connections;
     unsigned requests; /* in hand, those whose connection is gone included */
+    size_t held;       /* bytes of its connections: answers that it has not taken, bodies that wait */
 };
 
 struct http_clients {

@@ -11,7 +11,9 @@
  *     So silent clients take no place from those that speak, and strangers none from an address that has fewer.
  * C4. A client that has not shown who it is holds at most a head, a record and a small body: `in` grows with need.
  * C5. Hellos are answered at a bounded rate, the oldest connection's first: until its turn comes a connection is not read.
- * C6. A connection that speaks HTTP/2 stays in HEAD; http2.h knows its streams. It begins a bounded number of requests in a turn. */
+ * C6. A connection that speaks HTTP/2 stays in HEAD; http2.h knows its streams. It begins a bounded number of requests in a turn.
+ * C7. What is held for clients that do not take it is bounded for all together: beyond it the connection goes that holds most, of the
+ *     address for which most is held. */
 #include "http_server.h"
 
 #include <stdio.h>
@@ -56,6 +58,7 @@ struct http_conn {
     size_t in_len;
     size_t head_seen; /* of `in`, searched for the head's end */
     size_t write_pending;
+    size_t held; /* C7: `write_pending`, and what its streams of HTTP/2 hold */
     uint64_t phase_ms;    /* when the phase began */
     uint64_t progress_ms; /* when bytes last came, or were last taken */
     uint64_t lingered;
@@ -99,6 +102,7 @@ static void on_closed(uv_handle_t *handle)
     SHOAL_ASSERT(conn->request == NULL);
     tls_conn_destroy(conn->tls);
     http2_destroy(conn->h2);
+    SHOAL_ASSERT(conn->held == 0);
     free(conn->in);
     free(conn);
     http->stats.connections_open--;
@@ -119,8 +123,11 @@ void http_conn_close(struct http_conn *conn)
     if (conn->next != NULL)
         conn->next->prev = conn->prev;
     conn->request = NULL;
-    if (conn->client != NULL)
+    conn->http->held -= conn->held; /* it is freed in this turn */
+    if (conn->client != NULL) {
+        conn->client->held -= conn->held;
         http_client_leave(&conn->http->clients, conn->client);
+    }
     conn->client = NULL;
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
     if (conn->h2 != NULL)
@@ -132,6 +139,57 @@ void http_conn_close(struct http_conn *conn)
         http_request_release(request);
     }
 }
+
+/* ---- what is held ---- */
+
+static void count_held(struct http_conn *conn, size_t more, size_t less)
+{
+    SHOAL_ASSERT(conn->held + more >= less);
+    conn->held += more - less;
+    if (conn->closing)
+        return;
+    conn->client->held += more - less;
+    conn->http->held += more - less;
+}
+
+static bool holds_more(const struct http_conn *conn, const struct http_conn *other)
+{
+    if (conn->client->held != other->client->held)
+        return conn->client->held > other->client->held;
+    return conn->held > other->held;
+}
+
+/* C7. */
+static struct http_conn *heaviest(const struct shoal_http *http)
+{
+    struct http_conn *most = http->conns;
+
+    for (struct http_conn *conn = http->conns; conn != NULL; conn = conn->next)
+        if (holds_more(conn, most))
+            most = conn;
+    return most;
+}
+
+bool http_conn_hold(struct http_conn *conn, size_t len)
+{
+    struct shoal_http *http = conn->http;
+
+    count_held(conn, len, 0);
+    while (!conn->closing && http->held > SHOAL_HTTP_HELD_BYTES_MAX) {
+        struct http_conn *most = heaviest(http);
+
+        http->stats.closed_full++;
+        http->stats.h2_calmed += most->h2 != NULL;
+        if (most == conn) {
+            count_held(conn, 0, len);
+            return false;
+        }
+        http_conn_close(most);
+    }
+    return true;
+}
+
+void http_conn_let_go(struct http_conn *conn, size_t len) { count_held(conn, 0, len); }
 
 /* ---- writing ---- */
 
@@ -161,6 +219,7 @@ static void on_written(uv_write_t *req, int status)
     http_request_fn *next = write->next;
 
     conn->write_pending -= write->bytes.len;
+    http_conn_let_go(conn, write->bytes.len);
     conn->progress_ms = uv_now(conn->http->loop);
     shoal_buf_deinit(&write->bytes);
     free(write);
@@ -183,12 +242,15 @@ static enum shoal_err conn_send(struct http_conn *conn, struct shoal_buf *bytes,
     struct conn_write *write = calloc(1, sizeof(*write));
     uv_buf_t buf;
 
-    if (write == NULL)
+    if (write == NULL || !http_conn_hold(conn, bytes->len)) {
+        free(write);
         return SHOAL_ERR_FULL;
+    }
     *write = (struct conn_write){ .conn = conn, .request = request, .next = next, .bytes = *bytes };
     write->req.data = write;
     buf = uv_buf_init((char *)bytes->bytes, (unsigned)bytes->len);
     if (uv_write(&write->req, (uv_stream_t *)&conn->tcp, &buf, 1, on_written) != 0) {
+        http_conn_let_go(conn, bytes->len);
         free(write);
         return SHOAL_ERR_UNREACHABLE;
     }
@@ -224,18 +286,16 @@ enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, s
         memcpy(joined, head.bytes, head.len);
         if (body.len > 0)
             memcpy(joined + head.len, body.bytes, body.len);
-        err = tls_conn_write(conn->tls, joined, head.len + body.len);
+        err = tls_conn_write(conn->tls, joined, head.len + body.len, &out);
     } else if (conn->tls != NULL) {
-        err = tls_conn_write(conn->tls, head.bytes, head.len);
+        err = tls_conn_write(conn->tls, head.bytes, head.len, &out);
         if (err == SHOAL_OK)
-            err = tls_conn_write(conn->tls, body.bytes, body.len);
+            err = tls_conn_write(conn->tls, body.bytes, body.len, &out);
     } else {
         err = shoal_buf_append(&out, head.bytes, head.len);
         if (err == SHOAL_OK)
             err = shoal_buf_append(&out, body.bytes, body.len);
     }
-    if (conn->tls != NULL && err == SHOAL_OK)
-        err = tls_conn_take(conn->tls, &out);
     if (err == SHOAL_OK)
         err = conn_send(conn, &out, request, next);
     shoal_buf_deinit(&out);
@@ -517,15 +577,11 @@ static bool advance_body(struct http_conn *conn)
 /* Frames as they are sent: as they are, or through TLS. Takes them. */
 static enum shoal_err seal_frames(struct http_conn *conn, struct shoal_buf *frames, struct shoal_buf *out)
 {
-    enum shoal_err err;
-
-    if (conn->tls == NULL) {
-        *out = *frames;
-        *frames = (struct shoal_buf){ 0 };
-        return SHOAL_OK;
-    }
-    err = tls_conn_write(conn->tls, frames->bytes, frames->len);
-    return err == SHOAL_OK ? tls_conn_take(conn->tls, out) : err;
+    if (conn->tls != NULL)
+        return tls_conn_write(conn->tls, frames->bytes, frames->len, out);
+    *out = *frames;
+    *frames = (struct shoal_buf){ 0 };
+    return SHOAL_OK;
 }
 
 static enum shoal_err send_frames(struct http_conn *conn, struct shoal_buf *frames)
@@ -614,7 +670,6 @@ static void look_for_h2(struct http_conn *conn)
 }
 
 bool http_conn_yields(const struct http_conn *conn) { return conn->yields; }
-size_t http_conn_held(const struct http_conn *conn) { return conn->h2 == NULL ? 0 : http2_held(conn->h2); }
 
 void http_conn_go_on(struct http_conn *conn)
 {

@@ -180,7 +180,7 @@ struct shoal_http {
     unsigned handles_open; /* listener, timer, connections */
     unsigned requests_open;
     uint64_t infer_bytes; /* bodies held for models */
-    uint64_t h2_held;     /* bodies and answers held for clients of HTTP/2 */
+    uint64_t held;        /* for clients: answers that they have not taken, and bodies of HTTP/2 */
     bool stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;
@@ -202,7 +202,9 @@ void http_conn_resume(struct http_conn *conn);
 /* Whether it has had its share of a turn; http_conn_go_on comes in the next one. */
 bool http_conn_yields(const struct http_conn *conn);
 void http_conn_go_on(struct http_conn *conn);
-size_t http_conn_held(const struct http_conn *conn);
+/* C7. `len` bytes are to be kept for its client, until they are let go. False: its place is needed, and the caller closes it. */
+SHOAL_MUST_CHECK bool http_conn_hold(struct http_conn *conn, size_t len);
+void http_conn_let_go(struct http_conn *conn, size_t len);
 /* The server stops. */
 void http_conn_part(struct http_conn *conn);
 void http_conn_tick(struct http_conn *conn, uint64_t now_ms);

@@ -11,6 +11,9 @@
 
 #include "shoal/banned.h"
 
+/* At once through the library: what its buffers have grown to they keep as long as the connection lives. */
+#define PIECE_BYTES 65536
+
 struct tls_context {
     SSL_CTX *ctx;
 };
@@ -176,25 +179,6 @@ enum shoal_err tls_conn_read(struct tls_conn *conn, void *bytes, size_t cap, siz
     return SHOAL_ERR_MALFORMED;
 }
 
-enum shoal_err tls_conn_write(struct tls_conn *conn, const void *bytes, size_t len)
-{
-    const uint8_t *at = bytes;
-
-    ERR_clear_error();
-    while (len > 0) {
-        int piece = len > SHOAL_MIB ? (int)SHOAL_MIB : (int)len;
-        int put = SSL_write(conn->ssl, at, piece);
-
-        if (put <= 0) {
-            ERR_clear_error();
-            return SHOAL_ERR_MALFORMED;
-        }
-        at += put;
-        len -= (size_t)put;
-    }
-    return SHOAL_OK;
-}
-
 bool tls_conn_is_ready(const struct tls_conn *conn) { return SSL_is_init_finished(conn->ssl) == 1; }
 
 bool tls_conn_is_h2(const struct tls_conn *conn)
@@ -229,5 +213,24 @@ enum shoal_err tls_conn_take(struct tls_conn *conn, struct shoal_buf *out)
     if (BIO_read(conn->out, out->bytes + out->len, (int)pending) != (int)pending)
         return SHOAL_ERR_FULL;
     out->len += pending;
+    return SHOAL_OK;
+}
+
+enum shoal_err tls_conn_write(struct tls_conn *conn, const void *bytes, size_t len, struct shoal_buf *out)
+{
+    const uint8_t *at = bytes;
+
+    ERR_clear_error();
+    while (len > 0) {
+        int put = SSL_write(conn->ssl, at, len > PIECE_BYTES ? PIECE_BYTES : (int)len);
+        enum shoal_err err = put <= 0 ? SHOAL_ERR_MALFORMED : tls_conn_take(conn, out);
+
+        if (err != SHOAL_OK) {
+            ERR_clear_error();
+            return err;
+        }
+        at += put;
+        len -= (size_t)put;
+    }
     return SHOAL_OK;
 }

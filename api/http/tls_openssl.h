@@ -29,14 +29,16 @@ SHOAL_MUST_CHECK enum shoal_err tls_conn_feed(struct tls_conn *conn, const void 
 /* Plain bytes; *len = 0: none now. *ended: the peer has closed its side. MALFORMED: drop the connection. Moves the
  * handshake on as well: call tls_conn_take afterwards. */
 SHOAL_MUST_CHECK enum shoal_err tls_conn_read(struct tls_conn *conn, void *bytes, size_t cap, size_t *len, bool *ended);
-SHOAL_MUST_CHECK enum shoal_err tls_conn_write(struct tls_conn *conn, const void *bytes, size_t len);
+/* Plain bytes to what goes into the socket, appended to `out`. */
+SHOAL_MUST_CHECK enum shoal_err tls_conn_write(struct tls_conn *conn, const void *bytes, size_t len,
+                                               struct shoal_buf *out);
 /* The handshake is over: what comes now costs a cipher, not a key exchange and a signature. */
 bool tls_conn_is_ready(const struct tls_conn *conn);
 /* The client chose HTTP/2 (ALPN). */
 bool tls_conn_is_h2(const struct tls_conn *conn);
 void tls_conn_close(struct tls_conn *conn); /* writes close_notify */
 bool tls_conn_has_output(const struct tls_conn *conn);
-/* Bytes for the socket, appended to `out`. */
+/* The same of what the library itself has to say. */
 SHOAL_MUST_CHECK enum shoal_err tls_conn_take(struct tls_conn *conn, struct shoal_buf *out);
 
 #endif

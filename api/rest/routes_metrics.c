@@ -31,6 +31,8 @@ static enum shoal_err server_metrics(const struct shoal_http *http, struct shoal
         { "shoal_http_closed_slow_total", "connections closed because a request did not come to its end in time",
           http->stats.closed_slow },
         { "shoal_http_closed_idle_total", "connections closed because nothing was asked", http->stats.closed_idle },
+        { "shoal_http_closed_full_total", "connections closed because they held most of what clients did not take, and that was too much",
+          http->stats.closed_full },
         { "shoal_http_tls_failed_total", "handshakes that failed", http->stats.tls_failed },
         { "shoal_http2_connections_accepted_total", "connections that speak HTTP/2", http->stats.h2_accepted },
         { "shoal_http2_calmed_total", "connections of HTTP/2 closed because they asked for too much work or memory",

@@ -54,6 +54,7 @@ struct shoal_http_stats {
     uint64_t closed_slow;
     uint64_t closed_idle; /* gave way to a newer connection */
     uint64_t tls_failed;
+    uint64_t closed_full; /* held most of what clients did not take, when that was too much */
     uint64_t h2_accepted; /* connections that speak HTTP/2 */
     uint64_t h2_calmed;   /* of them, closed because they asked for too much work or memory */
     uint32_t connections_open;

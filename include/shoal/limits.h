@@ -180,10 +180,11 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 #define SHOAL_H2_FRAMES_RATE 500u
 #define SHOAL_H2_RESETS_MAX 400u
 #define SHOAL_H2_RESETS_RATE 100u
-/* Answers that a connection's client does not take, before its next request is refused (to be sent again); and bodies and
- * answers held for all such clients: beyond it the connection goes that holds most. */
+/* Answers that a connection's client does not take, before its next request is refused (to be sent again). */
 #define SHOAL_H2_OUT_BYTES_MAX (4 * SHOAL_MIB)
-#define SHOAL_H2_HELD_BYTES_MAX (256 * SHOAL_MIB)
+/* Answers that clients do not take, and bodies of HTTP/2 that wait, all together: beyond it the connection goes that holds most,
+ * of the address for which most is held. */
+#define SHOAL_HTTP_HELD_BYTES_MAX (256 * SHOAL_MIB)
 /* Requests in hand at once, those of clients that have gone included: a few KiB each. More are refused, to be sent again. */
 #define SHOAL_HTTP_REQUESTS_MAX 4096u
 /* Of them, those of one address, and those of one user: a quarter, so that nobody takes all of them from the others. */
