@@ -196,6 +196,16 @@ static void name_transport(const struct shoal_worker_epoch *epoch, char *text, s
         (void)snprintf(text, cap, "%s", epoch->member_count == 0 ? "" : "memory");
 }
 
+static uint32_t workers_now(const struct shoal_job *job, const struct shoal_call *call)
+{
+    SHOAL_ASSERT(call == NULL || call->call == job->call_count); /* the last one */
+    if (shoal_job_state_ended((enum shoal_job_state)job->state))
+        return 0; /* whatever its last call says: nobody ends that one any more */
+    if (!job->spec.elastic)
+        return shoal_job_held(job);
+    return job->epoch != NULL && call != NULL && call->state == SHOAL_CALL_RUNNING ? job->epoch->member_count : 0;
+}
+
 void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
 {
     const struct shoal_placement *driver = shoal_job_driver(job);
@@ -217,10 +227,7 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->attempt = job->attempt;
     facts->workers_min = job->spec.workers_min;
     facts->workers_max = job->spec.workers_max;
-    facts->workers_now =
-        job->epoch != NULL && call != NULL && call->state == SHOAL_CALL_RUNNING ? job->epoch->member_count : 0;
-    if (!job->spec.elastic)
-        facts->workers_now = shoal_job_held(job);
+    facts->workers_now = workers_now(job, call);
     facts->priority = job->spec.priority;
     facts->exit_code = job->exit_code;
     facts->ticket_ms = job->ticket_ms;

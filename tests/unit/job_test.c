@@ -305,6 +305,26 @@ static void test_result_and_end(void **state)
     shoal_job_destroy(job);
 }
 
+/* Killed in the middle of a call, which nobody ends any more: nothing of it works. */
+static void test_an_ended_job_has_no_workers(void **state)
+{
+    struct shoal_job *job = new_job(true);
+    struct shoal_job_facts facts;
+
+    (void)state;
+    (void)place(job, 1, SHOAL_JOB_DRIVER);
+    (void)place(job, 2, SHOAL_JOB_ENGINE);
+    (void)to_state(job, SHOAL_JOB_RUNNING);
+    call_with_sizes(job, 1);
+    (void)epoch(job, 1, 2);
+    shoal_job_facts(job, &facts);
+    assert_int_equal(facts.workers_now, 1);
+    (void)to_state(job, SHOAL_JOB_KILLED);
+    shoal_job_facts(job, &facts);
+    assert_int_equal(facts.workers_now, 0);
+    shoal_job_destroy(job);
+}
+
 /* J9. */
 static void test_plain_scripts_end_in_one_entry(void **state)
 {
@@ -879,6 +899,7 @@ int main(void)
         cmocka_unit_test(test_only_a_wide_job_says_that_versions_before_must_not_run_it),
         cmocka_unit_test(test_calls_and_epochs),
         cmocka_unit_test(test_result_and_end),
+        cmocka_unit_test(test_an_ended_job_has_no_workers),
         cmocka_unit_test(test_plain_scripts_end_in_one_entry),
         cmocka_unit_test(test_recover),
         cmocka_unit_test(test_recover_after_the_end),
