@@ -488,9 +488,44 @@ static bool ends_with(const char *text, const char *end)
     return len >= end_len && strcmp(text + len - end_len, end) == 0;
 }
 
+/* What a file is packed with that is not read here; NULL: nothing that is known. */
+static const char *packed_with(const uint8_t *head, size_t len)
+{
+    static const struct {
+        const char *name, *bytes;
+        size_t len;
+    } rows[] = { { "bzip2", "BZh", 3 },
+                 { "xz", "\xfd"
+                         "7zXZ",
+                   5 },
+                 { "zstd", "\x28\xb5\x2f\xfd", 4 },
+                 { "7z", "7z\xbc\xaf\x27\x1c", 6 },
+                 { "rar", "Rar!\x1a\x07", 6 } };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (len >= rows[i].len && memcmp(head, rows[i].bytes, rows[i].len) == 0)
+            return rows[i].name;
+    return NULL;
+}
+
+/* A single file may be packed: it is the script's own. One that is named as an archive is none that may be. */
+static enum shoal_err refuse_archive(struct bundler *b, const struct shoal_bundle_upload *upload, const uint8_t *head, size_t len)
+{
+    static const char *const archive_names[] = { ".tar", ".tgz", ".gz", ".zip", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz",
+                                                 ".tar.zst", ".tzst", ".7z", ".rar" };
+    const char *packed = packed_with(head, len);
+
+    if (packed != NULL && upload->name[0] == '\0')
+        return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: it is %s; send a tar, a tar packed with gzip, a zip, or one file", packed);
+    for (size_t i = 0; i < sizeof(archive_names) / sizeof(archive_names[0]); i++)
+        if (ends_with(upload->name, archive_names[i]))
+            return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: \"%.80s\" is %s; send a tar, a tar packed with gzip, or a zip",
+                              upload->name, packed == NULL ? "not an archive" : packed);
+    return SHOAL_OK;
+}
+
 static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_upload *upload)
 {
-    static const char *const archive_names[] = { ".tar", ".tgz", ".gz", ".zip" };
     uint8_t head[512] = { 0 };
     size_t len = upload->bytes < sizeof(head) ? (size_t)upload->bytes : sizeof(head);
     enum upload_kind kind;
@@ -505,12 +540,8 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
     kind = kind_of(head, len);
     if (kind != UPLOAD_FILE)
         return take_archive(b, upload, kind);
-    for (size_t i = 0; i < sizeof(archive_names) / sizeof(archive_names[0]); i++)
-        if (ends_with(upload->name, archive_names[i]))
-            return shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
-                              "upload: \"%.80s\" is not an archive; send a tar, a tar packed with gzip, or a zip",
-                              upload->name);
-    return take_file(b, upload);
+    err = refuse_archive(b, upload, head, len);
+    return err == SHOAL_OK ? take_file(b, upload) : err;
 }
 
 /* ---- putting it in order ---- */

@@ -314,6 +314,9 @@ def test_a_parameter_that_cannot_be_decoded_is_named(server):
 
 
 REFUSALS = {
+    "tar in bzip2": (lambda s: s.post([("file", "x.tar.bz2", archive({"md/main.py": b"1"}, "w:bz2"))]),
+                     b'"x.tar.bz2" is bzip2; send a tar, a tar packed with gzip, or a zip'),
+    "tar in xz, without a name": (lambda s: s.post([("file", None, archive({"md/main.py": b"1"}, "w:xz"))]), b"upload: it is xz; send a tar, a tar packed with gzip, a zip, or one file"),
     "main is missing": (lambda s: s.post([("file", "x.tar", archive({"md/other.py": b"1"}))]), b"is not in the upload"),
     "unknown framework": (lambda s: s.post([("file", "x.tar", GOOD)], "?args=--exec-start%20foo"), b"unknown framework foo; there are "),
     "unsupported option": (lambda s: s.post([("file", "x.tar", GOOD)], ARGS + "%20--consumer%20/a"), b"not supported yet: --consumer"),

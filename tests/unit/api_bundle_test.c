@@ -428,7 +428,10 @@ static void test_not_archives(void **state)
     expect_refused(file_of("\xfd"
                            "7zXZ\0 junk",
                            12),
-                   "x.tar", "is not an archive"); /* xz is not read */
+                   "x.tar", "\"x.tar\" is xz; send a tar, a tar packed with gzip, or a zip"); /* it is not read */
+    expect_refused(file_of("BZh91AY&SY", 10), "x.tar.bz2", "\"x.tar.bz2\" is bzip2; send");
+    expect_refused(file_of("BZh91AY&SY", 10), "", "it is bzip2; send");
+    expect_refused(file_of("Rar!\x1a\x07", 6), "x.rar", "is rar; send");
     expect_refused(file_of("hello", 5), "a/b.py", "slash");
     expect_refused(file_of("hello", 5), "..", "\"..\"");
 }
