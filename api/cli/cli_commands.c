@@ -117,7 +117,7 @@ static const struct cli_option metrics_options[] = {
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option get_options[] = {
-    { "to", "FILE", "write it there [its own name]; - for standard output", 'O' },
+    { "to", "FILE", "the same as FILE [its own name]", 'O' },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option delete_options[] = {
@@ -287,11 +287,11 @@ const struct cli_command cli_commands[] = {
     { .words = "job stop", .args = "ID", .help = "stop it", .run = cli_job_stop },
     { .words = "job files", .args = "ID", .help = "the files in its result folder", .run = cli_job_files },
     { .words = "job get",
-      .args = "ID PATH",
-      .help = "fetch one of them",
+      .args = "ID PATH [FILE]",
+      .help = "fetch one of them (- for standard output)",
       .options = get_options,
       .run = cli_job_get,
-      .more = "  shoal job get 41z model/train/model_epoch_final.pth -O model.pth\n" },
+      .more = "  shoal job get 41z model/train/model_epoch_final.pth model.pth\n" },
     { .words = "job result",
       .args = "ID [FILE]",
       .help = "fetch all of them as a zip (- for standard output)",
@@ -366,7 +366,9 @@ const struct cli_command cli_commands[] = {
       .help = "send it one request and print the answer",
       .options = test_options,
       .run = cli_service_test,
-      .more = "  shoal service test digits --input sample.json\n" },
+      .more = "  shoal service test digits --input sample.json\n"
+              "  a model without a kernel of its own reads, for its shape of one sample (here three numbers):\n"
+              "  {\"inputs\": [{\"name\": \"x\", \"datatype\": \"FP32\", \"shape\": [1, 3], \"data\": [1, 2, 3]}]}\n" },
     { .words = "service delete", .args = "NAME", .help = "end it and forget it", .run = cli_service_delete },
     { .words = "service logs",
       .args = "NAME",

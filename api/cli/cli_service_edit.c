@@ -216,7 +216,9 @@ int cli_service_test(struct cli *cli)
     int code;
 
     if (file == NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "--input says which file is sent");
+        return cli_fail(SHOAL_EXIT_USAGE, "--input FILE is what is sent (-: standard input): what the service's kernel reads, or, for a model without a "
+                                         "kernel of its own, such as that of a job: echo '{\"inputs\": [{\"name\": \"x\", \"datatype\": \"FP32\", "
+                                         "\"shape\": [1, 3], \"data\": [1, 2, 3]}]}' | shoal service test %.64s --input -", cli->words[0]);
     if (by != NULL && strcmp(by, "infer") != 0 && strcmp(by, "dlim") != 0)
         return cli_fail(SHOAL_EXIT_USAGE, "--path: \"%s\" is not infer or dlim", by);
     code = read_whole(file, SHOAL_INFER_BODY_BYTES_MAX, &body);

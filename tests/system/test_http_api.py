@@ -668,6 +668,7 @@ def test_command_line(server, tmp_path):
     assert zipfile.ZipFile(tmp_path / "r.zip").namelist() == ["model/bundle"]
     assert "not both" in run("job", "result", job, "--model", "--all", code=2)[1]
     assert run("job", "get", job, "log/app.task/stdout", "-O", "-")[0] == "hello"
+    assert run("job", "get", job, "log/app.task/stdout", "-")[0] == "hello"
     check_metrics(run, job)
     for words in (("node", "list"), ("top",), ("why", job), ("job", "ledger", job), ("frameworks",), ("status",), ("job", "list")):
         assert run(*words)[0]

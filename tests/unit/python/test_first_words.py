@@ -44,6 +44,16 @@ def test_an_empty_word_is_none(shoal, words, name):
     assert ": %s is empty" % name in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+def test_what_a_service_is_sent_is_shown(shoal):
+    for said in (shoal("service", "test", "digits").stderr, shoal("help", "service", "test").stdout):
+        assert '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}' in said, said
+
+
+def test_a_file_to_write_is_named_once(shoal):
+    done = shoal("job", "get", "41z", "model/a.pth", "-", "--to", "b.pth")
+    assert done.returncode == 2 and "FILE or --to, not both" in done.stderr, done
+
+
 @pytest.mark.parametrize("target", ["..", "../..", "."])
 def test_a_link_to_a_folder_that_it_lies_in_is_named(shoal, tmp_path, target):
     """What it leads to would be packed within itself."""
