@@ -393,6 +393,7 @@ void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *pat
 void agent_run_launcher(const struct agent_job *job, const struct agent_run *run, const char *text);
 /* What the launcher's log says of its start on `host`, and the agent's log of its end. */
 void agent_run_start_text(const struct agent_run *run, const char *host, char *text, size_t cap);
+bool agent_run_ended_as_ordered(const struct agent_run *run, int32_t status, bool signalled);
 void agent_run_end_text(const struct agent_run *run, int32_t status, bool signalled, const char *why, char *text, size_t cap);
 void agent_job_cold(void *arg, struct shoal_job_id id, const char *why); /* `arg` is the agent */
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pwd.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -600,13 +601,19 @@ void agent_run_start_text(const struct agent_run *run, const char *host, char *t
         (void)snprintf(text, cap, "starts worker %llu on slot %u of %s", (unsigned long long)run->worker_id, run->slot, host);
 }
 
+/* One that crashes is ordered to end at once, so that nobody waits for what is left of it. */
+bool agent_run_ended_as_ordered(const struct agent_run *run, int32_t status, bool signalled)
+{
+    return run->ordered && signalled && (status == SIGKILL || status == SIGTERM);
+}
+
 void agent_run_end_text(const struct agent_run *run, int32_t status, bool signalled, const char *why, char *text, size_t cap)
 {
     char place[32] = ", the driver,";
 
     if (run->slot != SHOAL_SLOT_NONE)
         (void)snprintf(place, sizeof(place), " of slot %u", run->slot);
-    if (run->ordered && signalled)
+    if (agent_run_ended_as_ordered(run, status, signalled))
         (void)snprintf(text, cap, "worker %llu%s ended, as it was ordered to", (unsigned long long)run->worker_id, place);
     else
         (void)snprintf(text, cap, "worker %llu%s ended: %s %d%s%s", (unsigned long long)run->worker_id, place,

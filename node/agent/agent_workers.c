@@ -643,7 +643,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
     if (run != NULL) {
         agent_run_end_text(run, status, signalled, event.u.exited.text, line, sizeof(line));
         agent_log(agent, "%s: %s", job->text, line);
-        if (status != 0 && !run->ordered)
+        if (status != 0 && !agent_run_ended_as_ordered(run, status, signalled))
             agent_run_launcher(job, run, line);
     }
     if (run != NULL && run->role == SHOAL_JOB_DRIVER)

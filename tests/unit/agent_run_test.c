@@ -36,6 +36,8 @@ static void an_end_that_was_ordered_is_no_failure(void **state)
     run.ordered = true;
     agent_run_end_text(&run, 9, true, "loads", text, sizeof(text));
     assert_string_equal(text, "worker 5 of slot 1 ended, as it was ordered to");
+    agent_run_end_text(&run, 11, true, "its words", text, sizeof(text)); /* it crashed, and what was left of it was killed */
+    assert_string_equal(text, "worker 5 of slot 1 ended: signal 11: its words");
     agent_run_end_text(&run, 0, false, "", text, sizeof(text));
     assert_string_equal(text, "worker 5 of slot 1 ended: status 0");
     run = (struct agent_run){ .worker_id = 6, .slot = SHOAL_SLOT_NONE, .role = SHOAL_JOB_DRIVER };
