@@ -74,6 +74,18 @@ static void scheduling_end(const struct agent *agent)
 
 /* ---- callbacks of the parts ---- */
 
+/* Names are for people: two hosts of one name work, and whoever reads a list or drains one of them is misled. */
+static void look_at_name(struct agent *agent, const struct shoal_member *member, enum shoal_member_state old)
+{
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
+
+    if (member->state != SHOAL_MEMBER_ALIVE || old == SHOAL_MEMBER_ALIVE || old == SHOAL_MEMBER_SUSPECT ||
+        strcmp(member->name, agent->settings.name) != 0)
+        return;
+    shoal_address_text(member->address, text);
+    agent_log(agent, "warning: the host at %s is named %s, too; give one of them another name with --name", text, member->name);
+}
+
 static void on_member(void *arg, const struct shoal_member *member, enum shoal_member_state old)
 {
     struct agent *agent = arg;
@@ -83,6 +95,8 @@ static void on_member(void *arg, const struct shoal_member *member, enum shoal_m
 
     if (!self && (member->state != old || agent->settings.verbose) && member->state < SHOAL_MEMBER_STATES)
         agent_log(agent, "%s is %s", member->name, names[member->state]);
+    if (!self)
+        look_at_name(agent, member, old);
     if (!self && (member->state == SHOAL_MEMBER_ALIVE || member->state == SHOAL_MEMBER_SUSPECT)) {
         address.port = member->link_port;
         shoal_ignore(shoal_datagram_learn(agent->datagram, &member->public_key)); /* asked for when it is needed */

@@ -150,10 +150,10 @@ def agent(data, python):
 
 
 @contextlib.contextmanager
-def running(data):
+def running(data, *words):
     """An agent on `data`; its log, and its ports for links and for the API."""
     ports = free_ports(2)
-    words = ["--port", ports[0], "--api-port", ports[1], "--prefill", "16", "--inventory", "cpu:1"]
+    words = [*words, "--port", ports[0], "--api-port", ports[1], "--prefill", "16", "--inventory", "cpu:1"]
     with open(data.parent / (data.name + ".log"), "wb") as log:
         process = subprocess.Popen([str(SHOAL), "agent", "--data", str(data), *map(str, words)], stdout=log, stderr=log)
     try:
@@ -189,6 +189,19 @@ def test_whoever_is_not_found_is_named_in_the_log(data, bare, tmp_path):
         assert shoal("join", told, "--data", data, "--secret-file", tmp_path / "key", "--python", bare).returncode == 0
         with running(data) as (log, _):
             Mesh.until(lambda: "no host answers that this one was told to join (%s)" % told in open(log).read(), 30, "it says whom it asked")
+
+
+def test_a_host_that_is_named_as_another_says_so(data, bare):
+    others = [data.parent / "b", data.parent / "c"]
+    assert shoal("init", "--data", data, "--python", bare).returncode == 0
+    with running(data, "--name", "same") as (log, ports):
+        for other in others:
+            assert shoal("join", "127.0.0.1:%d" % ports[0], "--data", other, "--secret-file", data / "mesh.key", "--python", bare).returncode == 0
+        with running(others[0], "--name", "same") as (second, (port, _)), running(others[1], "--name", "other") as (third, _):
+            for path, at in ((log, port), (second, ports[0])):
+                Mesh.until(lambda: "warning: the host at 127.0.0.1:%d is named same, too" % at in open(path).read(), 30, "it is said")
+            Mesh.until(lambda: open(third).read().count("same is alive") == 2, 30, "the third knows both")
+        assert "warning" not in open(third).read() and "--name" in open(second).read()
 
 
 def wheel(folder, name, version):
