@@ -9,7 +9,9 @@ import sys
 
 
 def said(shoal, *words):
-    return subprocess.run([shoal, "help", *words], capture_output=True, text=True, check=True).stdout
+    """A help text; what goes on in a next line is joined."""
+    text = subprocess.run([shoal, "help", *words], capture_output=True, text=True, check=True).stdout
+    return re.sub(r"\n {20,}(?=\S)", " ", text)
 
 
 def choices(text):
@@ -17,7 +19,7 @@ def choices(text):
     two = re.match(r"([\w-]+) or ([\w-]+)\b(?! )|([\w-]+) or ([\w-]+) [\[(]", text + " [")
     if two:
         return [word for word in two.groups() if word]
-    many = re.match(r"((?:[a-z][\w-]*, )+[a-z][\w-]*)(?: \[|;|$)", text)
+    many = re.match(r"((?:[A-Za-z][\w-]*, )+[A-Za-z][\w-]*)(?: \[|;|$)", text)
     return many.group(1).split(", ") if many else []
 
 
@@ -61,7 +63,7 @@ def shared(verbs, every):
     for option in [o for _, _, own in verbs.values() for o in own] + every:
         for word in spellings(option) if option[2] else ():
             valued[word] = True
-            if option[2] in ("FILE", "DIR"):
+            if option[2] in ("FILE", "DIR", "PATH"):
                 files[word] = True
             if choices(option[3]):
                 chosen[word] = choices(option[3])
@@ -72,15 +74,18 @@ def shared(verbs, every):
 BASH = """# Completion of shoal for bash. Made from `shoal help`.
 _shoal() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word i
+    # "--data=x" comes as three words
+    if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
         --) compopt -o default 2>/dev/null; return ;;
-        %(valued)s) ((i++)) ;;
+        %(valued)s) ((i++)); [[ ${COMP_WORDS[i]} == = ]] && ((i++)) ;;
         -*) ;;
         *)
             case "$verb $word" in
+            " help") ;; # what stands behind it is completed as without it
             %(verbs)s) verb="${verb:+$verb }$word" ;;
             esac ;;
         esac
@@ -220,7 +225,7 @@ def fish(verbs, every):
 
     def option_line(condition, option):
         letter, name, value, tells = option
-        files = value in ("FILE", "DIR")
+        files = value in ("FILE", "DIR", "PATH")
         out.append("complete -c shoal %s-l %s %s%s%s-d %s" % (
             condition, name, "-s %s " % letter if letter else "", "-r -F " if files else "-x " if value else "",
             "-a %s " % quoted(" ".join(choices(tells))) if value and choices(tells) else "", quoted(tells)))

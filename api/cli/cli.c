@@ -165,22 +165,52 @@ static unsigned distance(const char *a, const char *b)
 
 /* ---- help ---- */
 
+#define HELP_COLUMNS 80u
+
+/* The words of `text` behind `left`, on as many lines as they need, all from the column `indent` on. */
+static void print_row(FILE *out, const char *left, size_t indent, const char *text)
+{
+    size_t at = strlen(left);
+
+    (void)fprintf(out, "%s%*s", left, at < indent ? (int)(indent - at) : 1, "");
+    at = at < indent ? indent : at + 1;
+    for (bool first = true; *text != '\0'; first = false) {
+        size_t len = strcspn(text, " ");
+
+        if (!first && at + 1 + len > HELP_COLUMNS) {
+            (void)fprintf(out, "\n%*s", (int)indent, "");
+            at = indent;
+        } else if (!first) {
+            (void)fputc(' ', out);
+            at++;
+        }
+        (void)fprintf(out, "%.*s", (int)len, text);
+        at += len;
+        text += len;
+        text += strspn(text, " ");
+    }
+    (void)fputc('\n', out);
+}
+
 static void print_options(const struct cli_option *options, FILE *out)
 {
     for (; options != NULL && options->name != NULL; options++) {
         char left[64];
 
-        (void)snprintf(left, sizeof(left), "%c%c%s--%s%s%s", options->letter != 0 ? '-' : ' ',
+        (void)snprintf(left, sizeof(left), "  %c%c%s--%s%s%s", options->letter != 0 ? '-' : ' ',
                        options->letter != 0 ? options->letter : ' ', options->letter != 0 ? ", " : "  ", options->name,
                        options->value != NULL ? " " : "", options->value != NULL ? options->value : "");
-        (void)fprintf(out, "  %-30s %s\n", left, options->help);
+        print_row(out, left, 33, options->help);
     }
 }
 
 static void print_command(const struct cli_command *command, FILE *out)
 {
-    (void)fprintf(out, "shoal %s%s%s%s: %s\n", command->words, command->args[0] != '\0' ? " " : "", command->args,
-                  command->rest ? " [-- WORD...]" : "", command->help);
+    char left[96];
+
+    (void)snprintf(left, sizeof(left), "shoal %s%s%s%s:", command->words, command->args[0] != '\0' ? " " : "", command->args,
+                   command->rest ? " [-- WORD...]" : "");
+    print_row(out, left, 4, command->help);
     if (command->more != NULL)
         (void)fprintf(out, "\nExamples:\n%s", command->more);
     if (command->options != NULL) {
@@ -197,16 +227,17 @@ static void print_overview(FILE *out)
     (void)fprintf(
         out, "  shoal init --data DIR                      found a mesh\n"
              "  shoal agent --data DIR                     run its first node\n"
-             "  shoal job run --framework edtPyTorch --model-main main.py --model-dir DIR --workers 6\n\nCommands:\n");
+             "  shoal job run --framework edtPyTorch --model-main main.py --model-dir DIR \\\n"
+             "      --workers 6\n\nCommands:\n");
     for (size_t i = 0; i < cli_command_count; i++) {
         char left[64];
 
-        (void)snprintf(left, sizeof(left), "%s %s", cli_commands[i].words, cli_commands[i].args);
-        (void)fprintf(out, "  %-24s %s\n", left, cli_commands[i].help);
+        (void)snprintf(left, sizeof(left), "  %s %s", cli_commands[i].words, cli_commands[i].args);
+        print_row(out, left, 27, cli_commands[i].help);
     }
     (void)fprintf(
-        out, "\n`shoal help COMMAND` shows its options. IDs may be cut to any ending that is clear.\n"
-             "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 unreachable or no majority, 6 timeout, "
+        out, "\n`shoal help COMMAND` shows its options. IDs may be cut to any ending that is\nclear.\n"
+             "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 unreachable or no\nmajority, 6 timeout, "
              "7 conflict.\n");
 }
 
@@ -613,8 +644,12 @@ int cli_run_version(struct cli *cli)
 static void print_group(const char *group)
 {
     for (size_t i = 0; i < cli_command_count; i++)
-        if (in_group(cli_commands[i].words, group))
-            (void)printf("  shoal %-16s %-12s %s\n", cli_commands[i].words, cli_commands[i].args, cli_commands[i].help);
+        if (in_group(cli_commands[i].words, group)) {
+            char left[64];
+
+            (void)snprintf(left, sizeof(left), "  shoal %-16s %s", cli_commands[i].words, cli_commands[i].args);
+            print_row(stdout, left, 38, cli_commands[i].help);
+        }
 }
 
 int cli_run_help(struct cli *cli)

@@ -56,7 +56,7 @@ static const struct cli_option doctor_options[] = {
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option run_options[] = {
-    { "framework", "NAME", "PyTorch or edtPyTorch (see `shoal frameworks`)", 0 },
+    { "framework", "NAME", "PyTorch, edtPyTorch, tensorflow, edtTensorflow, distPyTorch, disttensorflow, shoalC; `shoal frameworks` says more", 0 },
     { "model-main", "FILE", "script to start, relative to the model directory", 0 },
     { "model-dir", "DIR", "directory to send; may be deleted after the answer", 0 },
     { "workers", "N", "workers; for elastic frameworks the most", 'w' },
@@ -251,17 +251,17 @@ const struct cli_command cli_commands[] = {
       .help = "most of the mesh group's guardians are gone for good: go on without them (administrators)",
       .options = mesh_recover_options,
       .run = cli_mesh_recover,
-      .more = "  shoal mesh recover                        what is left, and what may be missing\n"
-              "  shoal mesh recover --yes --key mesh.key   found the next generation from it\n" },
+      .more = "  shoal mesh recover                       what is left, and what may be missing\n"
+              "  shoal mesh recover --yes --key mesh.key  found the next generation from it\n" },
     { .words = "job run",
       .args = "",
       .help = "submit a job",
       .options = run_options,
       .run = cli_job_run,
       .rest = true,
-      .more = "  shoal job run --framework edtPyTorch --model-main main.py --model-dir my_model --workers 6\n"
-              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --wait -- --epochs 3\n"
-              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --array 0-999%8\n" },
+      .more = "  shoal job run --framework edtPyTorch --model-main main.py \\\n      --model-dir my_model --workers 6\n"
+              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model \\\n      --wait -- --epochs 3\n"
+              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model \\\n      --array 0-999%8\n" },
     { .words = "job list", .args = "", .help = "jobs, the newest first", .options = list_options, .run = cli_job_list },
     { .words = "job show", .args = "ID", .help = "all about one job", .run = cli_job_show },
     { .words = "job tasks",
@@ -315,7 +315,7 @@ const struct cli_command cli_commands[] = {
       .options = job_deploy_options,
       .run = cli_job_deploy,
       .more = "  shoal job deploy 41z --name digits --replicas 3\n"
-              "  shoal job deploy 42b --name digits --update        the next version, while requests flow\n" },
+              "  shoal job deploy 42b --name digits --update  # the next version\n" },
     { .words = "job ledger",
       .args = "ID",
       .help = "which samples were trained, epoch by epoch",
@@ -327,9 +327,9 @@ const struct cli_command cli_commands[] = {
       .run = cli_service_deploy,
       .rest = true,
       .more = "  shoal service deploy digits --package my_package --replicas 3\n"
-              "  shoal service deploy digits --from-job 41z                        what a job has trained\n"
-              "  shoal service deploy digits --package my_package --update         its next version\n"
-              "  shoal service deploy echo --package my_package -- ./my_kernel     its own program\n" },
+              "  shoal service deploy digits --from-job 41z                 # trained by a job\n"
+              "  shoal service deploy digits --package my_package --update  # its next version\n"
+              "  shoal service deploy echo --package my_package -- ./my_kernel  # in C\n" },
     { .words = "service list", .args = "", .help = "the services of the mesh", .run = cli_service_list },
     { .words = "service show", .args = "NAME", .help = "all about one service", .run = cli_service_show },
     { .words = "service start",
@@ -343,7 +343,7 @@ const struct cli_command cli_commands[] = {
       .help = "a part of the requests for another version than the current one",
       .options = canary_options,
       .run = cli_service_canary,
-      .more = "  shoal service canary digits --version 2 --weight 10       what goes wrong there, its clients see\n"
+      .more = "  shoal service canary digits --version 2 --weight 10\n"
               "  shoal service canary digits --off\n" },
     { .words = "service promote",
       .args = "NAME",
@@ -359,8 +359,8 @@ const struct cli_command cli_commands[] = {
       .help = "its profile: print it, or change it",
       .options = edit_options,
       .run = cli_service_edit,
-      .more = "  shoal service edit digits --set policy.kernel_min=1 --set policy.kernel_max=4 --dry-run\n"
-              "  shoal service edit digits --output json > profile.json; shoal service edit digits -f profile.json\n" },
+      .more = "  shoal service edit digits --set policy.kernel_min=1 \\\n      --set policy.kernel_max=4 --dry-run\n"
+              "  shoal service edit digits --output json > profile.json\n  shoal service edit digits -f profile.json\n" },
     { .words = "service test",
       .args = "NAME",
       .help = "send it one request and print the answer",
@@ -390,7 +390,7 @@ const struct cli_command cli_commands[] = {
       .args = "...",
       .help = "models and their services by the words of WMLA's dlim; so does a link of this name",
       .run = cli_run_dlim,
-      .more = "  shoal dlim config -c https://host:9243; shoal dlim config -t -u ada -x PASSWORD\n"
+      .more = "  shoal dlim config -c https://host:9243\n  shoal dlim config -t -u ada -x PASSWORD\n"
               "  shoal dlim model deploy -p my_model; shoal dlim model view my-model -s\n"
               "  shoal dlim --help\n" },
     { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh (shoal sim --help)", .run = cli_run_sim },

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,18 @@ def test_values(complete):
     lines = ["shoal job logs 41z --which ", "shoal job run --framework ", "shoal -o ", "shoal job run --workers "]
     which, framework, output, workers = complete(lines)
     assert {"outerr", "task-launcher"} <= which and len(which) == 9
-    assert framework == {"PyTorch", "edtPyTorch"} and output == {"text", "json"} and not workers
+    assert framework == set(re.findall(r'\.name = "(\w+)"', (ROOT / "api/rest/frameworks.c").read_text())) and output == {"text", "json"} and not workers
     if complete.shell != "fish":  # which lists the files themselves
         assert complete(["shoal job run --model-dir ", "shoal job result 41z "]) == [{"<files>"}, {"<files>"}]
+
+
+def test_bash_knows_paths_behind_an_equals_sign_and_verbs_behind_help(complete):
+    """It parts words at "=", too."""
+    if complete.shell != "bash":
+        pytest.skip("of bash only")
+    lines = ["shoal agent --data = ", "shoal agent --data = x", "shoal service deploy x --package ", "shoal help ", "shoal help job ",
+             "shoal -o = json job "]
+    equals, begun, package, helped, jobs, after = complete(lines)
+    assert equals == begun == package == {"<files>"}
+    assert helped == {verb.split()[0] for verb in verbs()}
+    assert jobs == after == {verb.split()[1] for verb in verbs() if verb.startswith("job ")}

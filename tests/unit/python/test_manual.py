@@ -22,7 +22,7 @@ def shoal(*words):
 def verbs():
     """{"job run": "[-- WORD...]"...} as `shoal help` lists them."""
     text = shoal("help").stdout
-    lines = text[text.index("Commands:\n") + 10:text.index("\n\n`shoal help COMMAND`")].splitlines()
+    lines = re.findall(r"^  [a-z].*", text[text.index("Commands:\n") + 10:text.index("\n\n`shoal help COMMAND`")], re.M)
     return [re.match(r"  ((?:[a-z]+ ?)+)", line).group(1).strip() for line in lines]
 
 
@@ -60,6 +60,12 @@ def test_every_verb_has_a_section_with_its_options():
         if verb in ("init", "join", "agent", "doctor"):
             said.update({name: short for name, short in AGENT_OPTIONS.items() if name != "join" or verb != "init"})
         assert said == help_options(verb)[0], verb
+
+
+def test_help_fits_a_terminal_of_80_columns():
+    words = [(), *([group] for group in sorted({verb.split()[0] for verb in verbs()})), *(verb.split() for verb in verbs())]
+    wide = [(group, line) for group in words for line in shoal("help", *group).stdout.splitlines() if len(line) > 80]
+    assert not wide, "\n".join("shoal help %s: %s" % (" ".join(group), line) for group, line in wide)
 
 
 def test_options_of_every_command():
