@@ -352,6 +352,11 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 #define SHOAL_SCHED_REQUESTS_MAX 1024
 #define SHOAL_SCHED_FOUNDINGS_MAX 64
 #define SHOAL_SCHED_GONE_MAX 4096
+/* Ids of deleted jobs beyond those (sched/node/sched_shelf.c), 10 bytes each in memory and in the store: a shelf takes a
+ * quarter of the table in one write, and as many shelves make a million, 10 MiB. */
+#define SHOAL_SCHED_SHELF_IDS 1024
+#define SHOAL_SCHED_SHELVES_MAX 1024
+_Static_assert(SHOAL_SCHED_GONE_MAX / 4 <= SHOAL_SCHED_SHELF_IDS, "a quarter of the table fits one shelf");
 #define SHOAL_SCHED_SUMMARIES_MAX 16384
 /* Parked groups (sched/node/sched_park.c): pending jobs of one leader that have a lead (each tens of KiB, and a record
  * in the gossip of all), far more than become ready to run within a look at the queue; groups read back from the store

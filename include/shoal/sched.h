@@ -61,6 +61,7 @@ struct shoal_sched_options {
     struct shoal_rand chance; /* the shell seeds it from the system's chance; tickets' nonces and tokens come from it */
     uint64_t start_ns;        /* now */
     uint32_t groups_max;      /* 0: SHOAL_GROUPS_MAX */
+    uint32_t gone_max;        /* removed ids in the table; 0, or at most: SHOAL_SCHED_GONE_MAX */
     uint32_t archive_warm_max;    /* final records of the archive that stay in memory; 0: SHOAL_ARCHIVE_WARM_MAX */
     uint32_t archive_early_max;   /* ended jobs led here that wait for archive_ns; 0: SHOAL_ARCHIVE_EARLY_MAX */
     uint32_t loaded_max;          /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */

@@ -142,12 +142,14 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     s->requests = calloc(SHOAL_SCHED_REQUESTS_MAX, sizeof(*s->requests));
     s->foundings = calloc(SHOAL_SCHED_FOUNDINGS_MAX, sizeof(*s->foundings));
     s->fetching = calloc(SCHED_FETCHING_MAX, sizeof(*s->fetching));
-    s->gone = calloc(SHOAL_SCHED_GONE_MAX, sizeof(*s->gone));
+    s->gone = calloc(s->options.gone_max, sizeof(*s->gone));
+    s->shelf.ids = calloc(SCHED_SHELF_IDS_ALL, sizeof(*s->shelf.ids)); /* pages are taken as they fill */
     s->lead_actions = calloc(1, sizeof(*s->lead_actions));
     s->job_scratch = malloc(sizeof(*s->job_scratch));
     s->index_spec = malloc(sizeof(*s->index_spec));
     if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||
-        s->gone == NULL || s->lead_actions == NULL || s->job_scratch == NULL || s->index_spec == NULL)
+        s->gone == NULL || s->shelf.ids == NULL || s->lead_actions == NULL || s->job_scratch == NULL ||
+        s->index_spec == NULL)
         return SHOAL_ERR_FULL;
     return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
 }
@@ -206,6 +208,8 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->options.grow_ns = options->grow_ns == 0 ? 10 * SHOAL_S : options->grow_ns;
     s->options.replace_ns = options->replace_ns == 0 ? 60 * SHOAL_S : options->replace_ns;
     s->options.lost_ns = options->lost_ns == 0 ? 600 * SHOAL_S : options->lost_ns;
+    s->options.gone_max = options->gone_max == 0 ? SHOAL_SCHED_GONE_MAX : options->gone_max;
+    SHOAL_ASSERT(s->options.gone_max <= SHOAL_SCHED_GONE_MAX);
     s->options.archive_warm_max = options->archive_warm_max == 0 ? SHOAL_ARCHIVE_WARM_MAX : options->archive_warm_max;
     s->options.archive_early_max =
         options->archive_early_max == 0 ? SHOAL_ARCHIVE_EARLY_MAX : options->archive_early_max;
@@ -285,6 +289,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     shoal_buf_deinit(&s->scratch);
     shoal_buf_deinit(&s->local.pool);
     free(s->gone);
+    free(s->shelf.ids);
     free(s->index_spec);
     sched_nodes_free(s);
     free(s->summaries.list);
@@ -655,6 +660,8 @@ void shoal_sched_memory(struct shoal_memory *memory)
     shoal_memory_add(memory, "sched: foundings, with a record each", SHOAL_SCHED_FOUNDINGS_MAX,
                      sizeof(struct sched_founding) + SHOAL_ENTRY_BYTES_MAX);
     shoal_memory_add(memory, "sched: ids that are gone", SHOAL_SCHED_GONE_MAX, sizeof(struct sched_gone));
+    shoal_memory_add(memory, "sched: ids of deleted jobs", SHOAL_SCHED_SHELVES_MAX,
+                     SHOAL_SCHED_SHELF_IDS * sizeof(struct shoal_job_id));
     shoal_memory_add(memory, "sched: archived jobs", SHOAL_ARCHIVE_RECORDS_MAX, sizeof(struct sched_archived));
     shoal_memory_add(memory, "sched: bytes of archived jobs", SHOAL_ARCHIVE_BYTES_MAX, 1);
 }

@@ -234,7 +234,7 @@ static void let_go(struct shoal_sched *s, struct sched_archived *a)
         !sched_archive_all_hold(a->hosts, a->host_count, true))
         return;
     sched_archived_drop(s, a);
-    if (sched_gone_find(s, id) == NULL)
+    if (sched_gone_find(s, id) == NULL && !sched_is_gone(s, id))
         sched_gone_archived(s, id, spec_mark); /* the record said until now that the group has ended */
     if (sched_group_find(s, id) == NULL)
         sched_archive_bury(s, id);

@@ -1,7 +1,7 @@
 /* Ids that are gone for good on this node, and what goes with them.
  *
  * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts
- *     as gone (PROTOCOLS 2.3). They lie in the store as a group whose id is all ones: a removal writes an entry of what it
+ *     as gone (PROTOCOLS 2.3). Of deleted jobs a million are known beyond these (sched_shelf.c). They lie in the store as a group whose id is all ones: a removal writes an entry of what it
  *     adds, GONE_PIECES of them are followed by a snapshot of all. An id from a clock that was ahead, by its time, moves
  *     no horizon, and such a horizon from before bars nothing: else it would bar every id until that time comes.
  * T4. A group that has moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record
@@ -30,14 +30,45 @@ static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 
 
 /* ---- From the store, at the start ---- */
 
-static bool is_ahead(const struct shoal_sched *s, struct shoal_job_id id)
+bool sched_id_is_ahead(const struct shoal_sched *s, struct shoal_job_id id)
 {
     return shoal_job_id_ms(id) > s->wall_ms + GONE_AHEAD_MS;
 }
 
 bool sched_gone_is_forgotten(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    return shoal_job_id_cmp(id, s->gone_horizon) <= 0 && !is_ahead(s, s->gone_horizon);
+    return shoal_job_id_cmp(id, s->gone_horizon) <= 0 && !sched_id_is_ahead(s, s->gone_horizon);
+}
+
+/* T6: nothing is left to be done of it. It may still be told again, to hosts that ask anyway. */
+static bool may_shelve(const struct shoal_sched *s, const struct sched_gone *gone)
+{
+    return gone->why == GONE_DELETED && !shoal_job_id_is_mesh(gone->id) && !gone->files && !gone->tell &&
+           gone->written <= s->gone_durable;
+}
+
+/* T7. The quarter of the table that was deleted first leaves it. */
+static void shelve(struct shoal_sched *s)
+{
+    struct shoal_job_id ids[SHOAL_SCHED_SHELF_IDS];
+    size_t most = (s->options.gone_max + 3) / 4;
+    size_t count = 0, kept = 0, left;
+
+    for (size_t i = 0; i < s->gone_count && count < most; i++)
+        if (may_shelve(s, &s->gone[i]))
+            ids[count++] = s->gone[i].id;
+    if (count == 0 || !sched_shelf_put(s, ids, count))
+        return;
+    left = count;
+    for (size_t i = 0; i < s->gone_count; i++) {
+        if (left > 0 && may_shelve(s, &s->gone[i]))
+            left--;
+        else
+            s->gone[kept++] = s->gone[i];
+    }
+    SHOAL_ASSERT(left == 0);
+    s->gone_count = kept;
+    s->gone_pieces = GONE_PIECES; /* the table without them is written next */
 }
 
 /* The place of the id, or the end of the list; the one that was removed first makes room, by the clock's order: not one
@@ -52,9 +83,11 @@ static struct sched_gone *gone_place(struct shoal_sched *s, struct shoal_job_id 
     SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     if (gone != NULL)
         return gone;
-    if (s->gone_count < SHOAL_SCHED_GONE_MAX)
+    if (s->gone_count == s->options.gone_max && s->restored)
+        shelve(s);
+    if (s->gone_count < s->options.gone_max)
         return &s->gone[s->gone_count++];
-    while (oldest < s->gone_count && is_ahead(s, s->gone[oldest].id))
+    while (oldest < s->gone_count && sched_id_is_ahead(s, s->gone[oldest].id))
         oldest++;
     if (oldest == s->gone_count)
         oldest = first;
@@ -76,7 +109,7 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
     s->gone_version = s->gone_durable = shoal_get_u64(&r);
     s->gone_horizon = shoal_get_job_id(&r);
     count = shoal_get_u32(&r);
-    for (uint32_t i = 0; i < count && i < SHOAL_SCHED_GONE_MAX && !r.failed; i++) {
+    for (uint32_t i = 0; i < count && i < s->options.gone_max && !r.failed; i++) {
         struct sched_gone *gone = &s->gone[s->gone_count++];
 
         *gone = (struct sched_gone){ .id = shoal_get_job_id(&r) };
@@ -145,6 +178,10 @@ static void gone_replay(struct shoal_sched *s, const struct shoal_sched_entry *e
 bool sched_gone_restore(struct shoal_sched *s, const struct shoal_sched_event *event)
 {
     SHOAL_ASSERT(event->kind == SHOAL_SCHED_RESTORE);
+    if (sched_is_shelf(event->u.restore.group)) {
+        sched_shelf_restore(s, event);
+        return true;
+    }
     if (!shoal_job_id_equal(event->u.restore.group, gone_group))
         return false;
     if (event->u.restore.has_snapshot)
@@ -171,14 +208,14 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
     const struct sched_gone *gone = sched_gone_find(s, id);
 
     SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
-    return gone != NULL && gone->why == GONE_DELETED;
+    return (gone != NULL && gone->why == GONE_DELETED) || sched_shelf_has(s, id);
 }
 
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
 {
     SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     return !sched_gone_is_forgotten(s, id) && sched_gone_find(s, id) == NULL &&
-           !sched_archive_holds(s, id); /* T3, T4 */
+           !sched_shelf_has(s, id) && !sched_archive_holds(s, id); /* T3, T4 */
 }
 
 bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id)
@@ -186,7 +223,8 @@ bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id)
     const struct sched_gone *gone = sched_gone_find(s, id);
 
     SHOAL_ASSERT(s->gone_durable <= s->gone_version); /* T3 */
-    return gone != NULL && gone->why == GONE_DELETED && gone->written != UINT64_MAX && gone->written <= s->gone_durable;
+    return sched_shelf_has(s, id) || (gone != NULL && gone->why == GONE_DELETED && gone->written != UINT64_MAX &&
+                                      gone->written <= s->gone_durable);
 }
 
 uint64_t sched_spec_mark(struct shoal_hash spec_hash)
@@ -312,9 +350,9 @@ void sched_gone_save(struct shoal_sched *s)
     s->gone_dirty = false;
     if (s->gone_pieces < GONE_PIECES && save_piece(s))
         return;
-    s->gone_pieces = 0;
-    if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct sched_gone)) != SHOAL_OK)
+    if (shoal_buf_reserve(&s->gone_bytes, 64 + s->options.gone_max * sizeof(struct sched_gone)) != SHOAL_OK)
         return; /* not remembered beyond this life; the next removal writes all of them */
+    s->gone_pieces = 0;
     w = shoal_writer_init(s->gone_bytes.bytes, s->gone_bytes.cap);
     shoal_put_u8(&w, GONE_FORMAT);
     shoal_put_u64(&w, ++s->gone_version);
@@ -351,9 +389,19 @@ void sched_gone_save(struct shoal_sched *s)
     action->u.persist.snapshot.bytes = sched_pool_copy(s, shoal_buf_view(&s->gone_bytes));
 }
 
+/* Of a deleted job; from the shelf it comes back into the table. */
+static struct sched_gone *gone_again(struct shoal_sched *s, struct shoal_job_id id)
+{
+    const struct shoal_hash no_hash = { { 0 } };
+
+    if (sched_gone_find(s, id) == NULL && sched_shelf_has(s, id))
+        sched_gone_add(s, id, GONE_DELETED, no_hash);
+    return sched_gone_find(s, id);
+}
+
 void sched_gone_files(struct shoal_sched *s, struct shoal_job_id id)
 {
-    struct sched_gone *gone = sched_gone_find(s, id);
+    struct sched_gone *gone = gone_again(s, id);
 
     SHOAL_ASSERT(gone != NULL && gone->why == GONE_DELETED); /* T6 */
     gone->files = true;
@@ -362,7 +410,7 @@ void sched_gone_files(struct shoal_sched *s, struct shoal_job_id id)
 
 void sched_gone_tell(struct shoal_sched *s, struct shoal_job_id id)
 {
-    struct sched_gone *gone = sched_gone_find(s, id);
+    struct sched_gone *gone = gone_again(s, id);
 
     SHOAL_ASSERT(gone != NULL && gone->why == GONE_DELETED); /* T6 */
     gone->tell = true;
@@ -432,6 +480,8 @@ void sched_gone_settle(struct shoal_sched *s)
 bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark)
 {
     SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
+    if (sched_is_shelf(group))
+        return true;
     if (!shoal_job_id_equal(group, gone_group))
         return false;
     if (mark.seq > s->gone_durable)

@@ -204,7 +204,6 @@ void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct sh
 /* X3. */
 void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
 {
-    const struct sched_gone *gone = sched_gone_find(s, id);
     struct sched_group *g = sched_group_find(s, id);
     struct shoal_sched_version version = { 0 };
     uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
@@ -212,7 +211,7 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
     struct shoal_view row = { 0 };
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
-    if (gone != NULL && gone->why == GONE_DELETED) {
+    if (sched_is_gone(s, id)) {
         emit(s, id, SHOAL_SCHED_INDEX_DELETED, version, (struct shoal_view){ 0 });
         return;
     }

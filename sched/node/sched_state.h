@@ -6,6 +6,7 @@
  *   sched_group.c    the table of groups; one raft driven, its actions carried out, entries applied
  *   sched_store.c    snapshots, installs, restore after a start
  *   sched_gone.c     removed ids
+ *   sched_shelf.c    ids of deleted jobs that these have no room for
  *   sched_found.c    tickets, guardians, founding
  *   sched_settle.c   foundings that find no majority
  *   sched_digest.c   replicas compared, and rebuilt
@@ -57,6 +58,15 @@ static inline uint64_t sched_sooner(uint64_t a_ns, uint64_t b_ns) { return a_ns 
 #define SCHED_DUE_PAUSE_NS SHOAL_MS
 /* Rounds of settling in one step; what is left comes in the next one. */
 #define SCHED_TURNS_MAX 4096
+
+#define SCHED_SHELF_IDS_ALL ((size_t)SHOAL_SCHED_SHELVES_MAX * SHOAL_SCHED_SHELF_IDS)
+/* Ids of deleted jobs for which the table has no room. */
+struct sched_shelf {
+    struct shoal_job_id *ids; /* in order; room for SCHED_SHELF_IDS_ALL */
+    size_t count;
+    uint64_t next;                                        /* number of the next shelf */
+    struct shoal_job_id newest[SHOAL_SCHED_SHELVES_MAX]; /* T8: of each; zero: all are of a time to come */
+};
 
 struct shoal_sched {
     struct shoal_node_id self;
@@ -112,7 +122,7 @@ struct shoal_sched {
 
     /* Ids removed, refused, or moved to other guardians, oldest first; kept in the store as the snapshot of a group of
      * its own. */
-    struct sched_gone *gone;
+    struct sched_gone *gone; /* options.gone_max of them */
     size_t gone_count;
     struct shoal_job_id gone_horizon; /* newest forgotten */
     uint64_t gone_version;
@@ -122,6 +132,7 @@ struct shoal_sched {
     uint64_t gone_durable; /* version */
     uint64_t gone_tell_ns; /* the first tell_ns of them */
     struct shoal_buf gone_bytes;
+    struct sched_shelf shelf;
 
     struct sched_park *park;
 

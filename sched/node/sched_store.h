@@ -64,6 +64,14 @@ void sched_gone_save(struct shoal_sched *s);
 /* The host deletes what it has of a job that is gone, once that is durable (T6). */
 void sched_gone_files(struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_tell(struct shoal_sched *s, struct shoal_job_id id);
+bool sched_id_is_ahead(const struct shoal_sched *s, struct shoal_job_id id); /* of a time to come */
+/* sched_shelf.c */
+bool sched_is_shelf(struct shoal_job_id group);
+bool sched_shelf_has(const struct shoal_sched *s, struct shoal_job_id id);
+/* Deleted ids whose deletion is durable, at most SHOAL_SCHED_SHELF_IDS; they are sorted. False: no room in this step, nothing
+ * has changed. */
+SHOAL_MUST_CHECK bool sched_shelf_put(struct shoal_sched *s, struct shoal_job_id *ids, size_t count);
+void sched_shelf_restore(struct shoal_sched *s, const struct shoal_sched_event *event);
 void sched_gone_settle(struct shoal_sched *s); /* at the end of a step: what is to be written or told */
 /* Keeps the floor of a replica that was, and may again become, a member: T5. */
 void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g);

@@ -308,6 +308,118 @@ static void test_a_clock_that_was_ahead_bars_nothing(void **state)
     net_destroy(net);
 }
 
+static unsigned shelves_on_disk(struct net *net, unsigned at)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < net->nodes[at].disk_count; i++) {
+        const struct disk_group *g = &net->nodes[at].disk[i];
+
+        count += g->used && g->has_snapshot && g->id.bytes[0] == 255 && g->id.bytes[7] == 255 && g->id.bytes[8] < 255;
+    }
+    return count;
+}
+
+/* T8: beyond the last shelf the ids that were deleted first are forgotten, and the horizon bars what is as old. */
+static void test_the_oldest_shelf_makes_room(void **state)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(0) };
+    struct net *net = net_create(76, 1, true);
+    struct net_reply *first, *unused, *reply;
+
+    (void)state;
+    net->gone_max = 16; /* a shelf takes four of them */
+    net_crash(net, 0);
+    net_start(net, 0);
+    net_run(net, NET_S);
+    first = net_wait(net, net_request(net, 0, &request), NET_S);
+    request.spec_hash = net_spec_hash(9999);
+    unused = net_wait(net, net_request(net, 0, &request), NET_S);
+    for (unsigned i = 0; i < 4 * SHOAL_SCHED_SHELVES_MAX + 60; i++) {
+        struct shoal_view ticket = i == 0 ? shoal_buf_view(&first->ticket) : (struct shoal_view){ 0 };
+
+        reply = net_wait(net, net_submit(net, 0, i, ticket), 2 * NET_S);
+        assert_int_equal(reply->err, SHOAL_OK);
+        assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_DELETE, reply->job, true), 2 * NET_S)->err,
+                         SHOAL_OK);
+        net_run(net, 10 * NET_MS); /* what is not durable as gone cannot leave so small a table for a shelf */
+        if (i != 2 * SHOAL_SCHED_SHELVES_MAX)
+            continue;
+        net_crash(net, 0);
+        net_start(net, 0);
+        net_run(net, NET_S);
+        reply = net_wait(net, net_submit(net, 0, 0, shoal_buf_view(&first->ticket)), 2 * NET_S);
+        assert_int_equal(reply->err, SHOAL_ERR_STALE); /* remembered */
+        reply = net_wait(net, net_submit(net, 0, 9999, shoal_buf_view(&unused->ticket)), 2 * NET_S);
+        assert_int_equal(reply->err, SHOAL_OK); /* nothing is forgotten yet */
+    }
+    for (unsigned life = 0; life < 2; life++) {
+        reply = net_wait(net, net_submit(net, 0, 0, shoal_buf_view(&first->ticket)), 2 * NET_S);
+        assert_int_equal(reply->err, SHOAL_ERR_STALE); /* forgotten, and older than the newest forgotten */
+        assert_int_equal(shelves_on_disk(net, 0), SHOAL_SCHED_SHELVES_MAX);
+        net_crash(net, 0);
+        net_start(net, 0);
+        net_run(net, NET_S);
+    }
+    net_destroy(net);
+}
+
+#define AWAY_JOBS 120u
+
+/* T7: a guardian is away while more jobs are deleted than the table of removed ids holds, and gossip has forgotten them: when it
+ * is back, the others still tell it of each, also after a restart of their own. Nothing bars other jobs of that time. */
+static void test_who_was_away_hears_of_every_deletion(void **state)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(9) };
+    struct net *net = net_create(75, 3, true);
+    struct shoal_job_id jobs[AWAY_JOBS];
+    uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
+    struct shoal_sched_row row;
+    struct net_reply *unused, *reply;
+    unsigned held = 0;
+
+    (void)state;
+    net->gone_max = 16;
+    for (unsigned i = 0; i < 3; i++) {
+        net_crash(net, i); /* with that option */
+        net_start(net, i);
+    }
+    net_run(net, 5 * NET_S);
+    unused = net_wait(net, net_request(net, 0, &request), NET_S);
+    assert_int_equal(unused->err, SHOAL_OK);
+    for (unsigned i = 0; i < AWAY_JOBS; i++) {
+        reply = net_wait(net, net_submit(net, 0, i, (struct shoal_view){ 0 }), 5 * NET_S);
+        assert_int_equal(reply->err, SHOAL_OK);
+        jobs[i] = reply->job;
+    }
+    net_run(net, 20 * NET_S); /* whoever did not get them at once has them */
+    for (unsigned i = 0; i < AWAY_JOBS; i++)
+        held += shoal_sched_row_find(net->nodes[2].sched, jobs[i], bytes, &row);
+    assert_int_equal(held, AWAY_JOBS);
+    net_crash(net, 2);
+    for (unsigned i = 0; i < AWAY_JOBS; i++)
+        assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_DELETE, jobs[i], true), 20 * NET_S)->err, SHOAL_OK);
+    net_run(net, 90 * NET_S);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(shelves_on_disk(net, i) >= (AWAY_JOBS - 16) / 4);
+        net_crash(net, i);
+        net_start(net, i);
+    }
+    net->summary_count = 0;
+    net_start(net, 2);
+    net_run(net, 120 * NET_S);
+    for (unsigned i = 0; i < AWAY_JOBS; i++) {
+        if (shoal_sched_row_find(net->nodes[2].sched, jobs[i], bytes, &row) || net_row(net, 2, jobs[i]) == NULL ||
+            net_row(net, 2, jobs[i])->what != SHOAL_SCHED_INDEX_DELETED)
+            fail_msg("job %u is still there", i);
+        reply = net_wait(net, net_ask(net, 2, SHOAL_SCHED_GET, jobs[i], true), 20 * NET_S);
+        assert_int_equal(reply->err, SHOAL_ERR_NOT_FOUND);
+    }
+    reply = net_wait(net, net_submit(net, 2, 9, shoal_buf_view(&unused->ticket)), 5 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_destroy(net);
+}
+
 /* F4: two of the ticket's guardians are lost and replaced, then the third. A retry, anywhere, finds the job. */
 static void test_a_retry_after_the_guardians_were_replaced(void **state)
 {
@@ -606,6 +718,8 @@ int main(void)
         cmocka_unit_test(test_it_is_settled_one_way),
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
         cmocka_unit_test(test_a_clock_that_was_ahead_bars_nothing),
+        cmocka_unit_test(test_the_oldest_shelf_makes_room),
+        cmocka_unit_test(test_who_was_away_hears_of_every_deletion),
         cmocka_unit_test(test_a_retry_after_the_guardians_were_replaced),
         cmocka_unit_test(test_guardians_are_of_different_domains),
         cmocka_unit_test(test_one_of_two_guardians_is_no_majority),

@@ -176,7 +176,7 @@ struct net {
     struct net_worker workers[NET_WORKERS_MAX];
     size_t worker_count;
     bool generations_apart; /* no worker starts while one of another job, or recovery generation, runs */
-    uint32_t groups_max, loaded_max, archive_warm_max, archive_early_max;
+    uint32_t groups_max, loaded_max, archive_warm_max, archive_early_max, gone_max;
     uint64_t steps;
     struct net_term *terms;
     size_t term_count, term_cap;
@@ -1038,6 +1038,7 @@ static void net_start(struct net *net, unsigned at)
         .loaded_max = net->loaded_max,
         .archive_warm_max = net->archive_warm_max,
         .archive_early_max = net->archive_early_max,
+        .gone_max = net->gone_max,
     };
 
     node->incarnation.host_epoch = 1;

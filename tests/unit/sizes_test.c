@@ -46,12 +46,13 @@ static const struct size_row tables[] = {
     { "lead: jobs that this host leads", 598016 }, /* of 128 workers on 288 hosts; of a plain job two thirds */
     { "slots: the core", 753664 },
     { "slots: jobs with workers here", 135168 },
-    { "sched: the core", 180224 },
+    { "sched: the core", 188416 },
     { "sched: groups, each with its job's specification", 65536 }, /* of 144 placements; of a plain job 80 */
     { "sched: what an elastic job adds", 122880 },
     { "sched: requests", 520 },
     { "sched: foundings, with a record each", 135168 },
     { "sched: ids that are gone", 72 },
+    { "sched: ids of deleted jobs", 10240 },
     { "sched: archived jobs", 224 }, /* two million of them */
     { "sched: bytes of archived jobs", 1 },
 };
