@@ -122,7 +122,7 @@ int cli_job_get(struct cli *cli)
 {
     const char *slash = strrchr(cli->words[1], '/');
     const char *base = slash == NULL ? cli->words[1] : slash + 1;
-    const char *to = cli_value(cli, "to") != NULL ? cli_value(cli, "to") : cli->word_count > 2 ? cli->words[2] : base;
+    const char *option = cli_value(cli, "to"), *to = base;
     char encoded[1024];
     char end[1100];
     char path[PATH_BYTES];
@@ -130,8 +130,12 @@ int cli_job_get(struct cli *cli)
     if (base[0] == '\0')
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job get: \"%s\" names a folder; `shoal job result` fetches all files",
                         cli->words[1]);
-    if (cli_value(cli, "to") != NULL && cli->word_count > 2)
+    if (option != NULL && cli->word_count > 2)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job get takes FILE or --to, not both");
+    if (option != NULL)
+        to = option;
+    else if (cli->word_count > 2)
+        to = cli->words[2];
     cli_encode(cli->words[1], encoded, sizeof(encoded));
     (void)snprintf(end, sizeof(end), "/files/%s", encoded);
     job_path(cli, end, path, sizeof(path));
