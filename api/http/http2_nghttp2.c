@@ -101,8 +101,7 @@ static void stream_let_go(struct http2_stream *stream)
     stream->request = NULL;
     stream->waiter = NULL;
     if (request != NULL) {
-        request->conn = NULL;
-        request->stream = NULL;
+        http_request_part(request);
         if (request->gone != NULL)
             request->gone(request);
         http_request_release(request);
@@ -573,8 +572,7 @@ void http2_answer_ended(struct http_request *request)
     stream->trailers = request->trailers;
     request->trailers = (struct shoal_buf){ 0 };
     stream->request = NULL;
-    request->conn = NULL;
-    request->stream = NULL;
+    http_request_part(request);
     if (stream->in.len > 0) { /* nobody reads it any more */
         (void)nghttp2_session_consume(h2->session, stream->id, stream->in.len);
         held_remove(h2, stream->in.len);

@@ -133,7 +133,7 @@ void http_conn_close(struct http_conn *conn)
     if (conn->h2 != NULL)
         http2_detach(conn->h2);
     if (request != NULL) {
-        request->conn = NULL;
+        http_request_part(request);
         if (request->gone != NULL)
             request->gone(request);
         http_request_release(request);
@@ -795,7 +795,7 @@ void http_conn_response_ended(struct http_conn *conn, struct http_request *reque
 
     SHOAL_ASSERT(conn->request == request);
     conn->request = NULL;
-    request->conn = NULL;
+    http_request_part(request);
     if (keep) {
         set_phase(conn, CONN_HEAD);
     } else {

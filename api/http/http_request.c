@@ -58,6 +58,27 @@ void http_request_release(struct http_request *request)
     http_stop_check(http);
 }
 
+bool http_request_keep(struct http_request *request, size_t len)
+{
+    if (request->conn == NULL)
+        return true;
+    if (!http_conn_hold(request->conn, len)) {
+        http_conn_close(request->conn);
+        return false;
+    }
+    request->held += len;
+    return true;
+}
+
+void http_request_part(struct http_request *request)
+{
+    if (request->conn != NULL && request->held > 0)
+        http_conn_let_go(request->conn, request->held);
+    request->held = 0;
+    request->conn = NULL;
+    request->stream = NULL;
+}
+
 void http_body_pause(struct http_request *request) { request->paused++; }
 
 void http_body_resume(struct http_request *request)

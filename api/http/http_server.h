@@ -70,12 +70,15 @@ struct http_request {
     bool has_token;
     struct shoal_buf body;
     uint64_t body_bytes;
+    size_t held;         /* C7 of http_conn_uv.c: of its own, as long as it has a connection */
+    uint64_t turn_bytes; /* H5: what counts of it in its turn */
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
     /* Says the answer in another protocol's words; NULL: it goes out as it is. */
     void (*reply)(struct http_request *request, int status, struct shoal_view body);
     struct http_client *client;     /* the row of its address */
     struct http_client *asker;      /* that of its user; NULL: not known, or nobody in particular */
     struct http_request *next_body; /* H5: of those that wait for the next turn */
+    http_request_fn *turn;          /* what comes then, also for a client that has gone; NULL: the route's handle */
     void *state;                    /* the route's own */
     void (*state_free)(void *state);
     struct shoal_buf extra;    /* header lines of the answer */
@@ -115,6 +118,9 @@ void http_stream_abort(struct http_request *request); /* it cannot be finished: 
 
 void http_request_hold(struct http_request *request);
 void http_request_release(struct http_request *request);
+/* It keeps `len` bytes until it ends. False: that was too much, and its client is gone. */
+SHOAL_MUST_CHECK bool http_request_keep(struct http_request *request, size_t len);
+void http_request_part(struct http_request *request); /* from its connection */
 void http_body_pause(struct http_request *request);
 void http_body_resume(struct http_request *request);
 /* The value of a query key, decoded ('+' is a space); NULL if absent. One that is not well encoded was refused before. */
@@ -232,6 +238,8 @@ void http_call_later(struct http_request *request, http_request_fn *next);
 void http_yield(struct shoal_http *http);
 /* H5. False: its route's handle comes in a later turn. */
 bool http_body_may(struct http_request *request);
+/* The same of an answer of so many bytes that takes work to make: `turn` comes in a turn that has room for it. */
+void http_answer_later(struct http_request *request, uint64_t bytes, http_request_fn *turn);
 /* The same of a message within a stream. False: try it again in a later turn. */
 bool http_message_may(struct shoal_http *http, size_t bytes);
 void http_handle_closed(struct shoal_http *http);

@@ -148,7 +148,7 @@ void http_yield(struct shoal_http *http)
 
 static bool body_fits(const struct shoal_http *http, const struct http_request *request)
 {
-    return http->bodies_bytes == 0 || http->bodies_bytes + request->body_bytes <= SHOAL_HTTP_TURN_BODIES_BYTES;
+    return http->bodies_bytes == 0 || http->bodies_bytes + request->turn_bytes <= SHOAL_HTTP_TURN_BODIES_BYTES;
 }
 
 static void next_body(struct shoal_http *http)
@@ -156,8 +156,10 @@ static void next_body(struct shoal_http *http)
     struct http_request *request = http->bodies;
 
     http->bodies = request->next_body;
-    http->bodies_bytes += request->body_bytes;
-    if (request->conn != NULL && !request->responded)
+    http->bodies_bytes += request->turn_bytes;
+    if (request->turn != NULL)
+        request->turn(request);
+    else if (request->conn != NULL && !request->responded)
         request->route->handle(request);
     http_request_release(request);
 }
@@ -174,18 +176,10 @@ static void on_bodies(uv_timer_t *timer)
         (void)uv_timer_start(timer, on_bodies, 1, 0);
 }
 
-bool http_body_may(struct http_request *request)
+static void wait_for_turn(struct http_request *request)
 {
     struct shoal_http *http = request->http;
 
-    if (http->bodies_ms != http_now_ms(http)) {
-        http->bodies_ms = http_now_ms(http);
-        http->bodies_bytes = 0;
-    }
-    if (request->body_bytes == 0 || http->stopping || (http->bodies == NULL && body_fits(http, request))) {
-        http->bodies_bytes += request->body_bytes;
-        return true;
-    }
     http_request_hold(request);
     request->next_body = NULL;
     if (http->bodies == NULL) {
@@ -195,7 +189,34 @@ bool http_body_may(struct http_request *request)
         http->bodies_last->next_body = request;
     }
     http->bodies_last = request;
+}
+
+bool http_body_may(struct http_request *request)
+{
+    struct shoal_http *http = request->http;
+
+    request->turn_bytes = request->body_bytes;
+    if (http->bodies_ms != http_now_ms(http)) {
+        http->bodies_ms = http_now_ms(http);
+        http->bodies_bytes = 0;
+    }
+    if (request->body_bytes == 0 || http->stopping || (http->bodies == NULL && body_fits(http, request))) {
+        http->bodies_bytes += request->body_bytes;
+        return true;
+    }
+    wait_for_turn(request);
     return false;
+}
+
+/* Not in this turn, even where it has room: by its clock a turn that has waited for events is another one after that. */
+void http_answer_later(struct http_request *request, uint64_t bytes, http_request_fn *turn)
+{
+    request->turn_bytes = bytes;
+    request->turn = turn;
+    if (request->http->stopping)
+        turn(request);
+    else
+        wait_for_turn(request);
 }
 
 bool http_message_may(struct shoal_http *http, size_t bytes)

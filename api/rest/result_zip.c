@@ -375,6 +375,10 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         return;
     }
     zip->result = result;
+    if (!http_request_keep(request, list->count * ROUTES_FILE_BYTES)) {
+        http_request_release(request);
+        return;
+    }
     files = list->files;
     zip->files = calloc(list->count + 1, sizeof(*zip->files));
     zip->count = 0;

@@ -42,6 +42,8 @@ void routes_curve(struct http_request *request);
 
 void routes_metrics(struct http_request *request);
 
+#define ROUTES_FILE_BYTES 384u /* about as much is kept of a file of a list, and written */
+
 /* routes_files.c */
 void routes_files_list(struct http_request *request);
 void routes_file_get(struct http_request *request);

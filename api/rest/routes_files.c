@@ -18,6 +18,8 @@ struct fetching {
     struct shoal_result *result;
     size_t file;
     uint64_t at, end; /* of the bytes that are sent */
+    struct shoal_result_list list;
+    const char *missing; /* from the list; "": nothing */
 };
 
 static void fetching_free(void *state)
@@ -61,30 +63,51 @@ static void file_json(struct json_writer *w, const struct shoal_result_file *fil
     json_end(w);
 }
 
+static void send_list(struct http_request *request)
+{
+    const struct fetching *fetching = request->state;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (request->conn != NULL) {
+        json_object_begin(&w, NULL);
+        json_array_begin(&w, "files");
+        for (size_t i = 0; i < fetching->list.count; i++)
+            file_json(&w, &fetching->list.files[i]);
+        json_end(&w);
+        json_bool(&w, "complete", fetching->missing[0] == '\0');
+        if (fetching->missing[0] != '\0')
+            json_text(&w, "missing", fetching->missing);
+        json_end(&w);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
 static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
                     const struct shoal_result_list *list)
 {
     struct fetching *fetching = arg;
     struct http_request *request = fetching->request;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
 
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, 404);
-    } else {
-        fetching->result = result;
-        json_object_begin(&w, NULL);
-        json_array_begin(&w, "files");
-        for (size_t i = 0; i < list->count; i++)
-            file_json(&w, &list->files[i]);
-        json_end(&w);
-        json_bool(&w, "complete", msg->text[0] == '\0');
-        if (msg->text[0] != '\0')
-            json_text(&w, "missing", msg->text);
-        json_end(&w);
-        http_respond_json(request, 200, &w);
+        http_request_release(request);
+        return;
     }
-    http_request_release(request);
+    fetching->result = result;
+    if (!http_request_keep(request, list->count * ROUTES_FILE_BYTES)) {
+        http_request_release(request);
+        return;
+    }
+    fetching->list = *list;
+    fetching->missing = arena_copy(&request->arena, shoal_view_text(msg->text));
+    if (fetching->missing == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        http_request_release(request);
+    } else {
+        http_answer_later(request, list->count * ROUTES_FILE_BYTES, send_list);
+    }
 }
 
 void routes_files_list(struct http_request *request) { fetching_start(request, on_list); }
@@ -200,6 +223,10 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         return;
     }
     fetching->result = result;
+    if (!http_request_keep(request, list->count * ROUTES_FILE_BYTES)) {
+        http_request_release(request);
+        return;
+    }
     while (i < list->count && strcmp(list->files[i].path, request->params[1]) != 0)
         i++;
     if (i == list->count) {

@@ -255,6 +255,10 @@ struct agent {
     bool serving_changed;                                                                 /* others are to hear of it */
     struct shoal_serving_record serving_told; /* what they have heard last */
 
+    /* lists of files that clients of this node have asked for, and that are made here (backend_files.c) */
+    unsigned lists_here;
+    struct list_call *lists_wait, *lists_last;
+
     /* looks at logs (backend_logs.c) */
     struct log_call *log_waits; /* of clients that wait for more of one */
     unsigned log_wait_count;

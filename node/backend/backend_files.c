@@ -28,6 +28,9 @@
 _Static_assert((uint64_t)PAGES_MAX *PAGE_BYTES >= (uint64_t)SHOAL_RESULT_FILES_MAX * LINE_BYTES,
                "all pages hold the longest list");
 
+#define LISTS_AT_ONCE 2u /* that are made here for clients of this node: each takes megabytes until it is on its way */
+#define LIST_HEAD_BYTES 9 /* of an answer: more, left out */
+
 #define OWED "owed "
 
 enum what { WHAT_LIST, WHAT_READ };
@@ -43,6 +46,9 @@ struct look {
     uint64_t offset;
     size_t max;
     struct agent_results results;
+    size_t lines_max;        /* WHAT_LIST: a page, or all */
+    struct shoal_buf lines;  /* behind `path` */
+    bool more;
     char owed_folder[AGENT_PATH_BYTES];
     char owed[AGENT_OWED_BYTES];
     uint8_t *bytes;
@@ -52,6 +58,8 @@ struct look {
     void *arg;
 };
 
+static bool put_lines(const struct agent_results *results, const char *after, size_t most, struct shoal_buf *lines);
+
 static void look_run(uv_work_t *work)
 {
     struct look *look = work->data;
@@ -59,6 +67,7 @@ static void look_run(uv_work_t *work)
 
     if (look->what == WHAT_LIST) {
         agent_results_walk(look->root, &look->results);
+        look->more = put_lines(&look->results, look->path, look->lines_max, &look->lines);
         if (!agent_tree_owed(look->owed_folder, look->owed))
             look->owed[0] = '\0';
         return;
@@ -77,6 +86,7 @@ static void look_ended(uv_work_t *work, int status)
     (void)status;
     look->done(look);
     free(look->results.list);
+    shoal_buf_deinit(&look->lines);
     free(look->bytes);
     free(look);
 }
@@ -94,6 +104,7 @@ static struct look *look_create(struct agent *agent, enum what what, struct shoa
     look->what = what;
     look->done = done;
     look->arg = arg;
+    look->lines_max = PAGE_BYTES - LIST_HEAD_BYTES;
     (void)snprintf(look->root, sizeof(look->root), "%s", job == NULL ? "" : job->result_dir);
     agent_tree_owed_folder(agent, id, look->owed_folder);
     return look;
@@ -104,8 +115,8 @@ static void look_start(struct look *look)
     (void)uv_queue_work(&look->agent->loop, &look->work, look_run, look_ended);
 }
 
-/* The lines behind `after`, as many as fit a page. */
-static bool put_lines(const struct agent_results *results, const char *after, struct shoal_buf *lines)
+/* The lines behind `after`, up to `most` bytes. True: there are more. */
+static bool put_lines(const struct agent_results *results, const char *after, size_t most, struct shoal_buf *lines)
 {
     static const char no_hash[] = "0000000000000000000000000000000000000000000000000000000000000000";
     char line[LINE_BYTES];
@@ -116,7 +127,7 @@ static bool put_lines(const struct agent_results *results, const char *after, st
 
         if (strcmp(result->path, after) <= 0)
             continue;
-        if (lines->len + LINE_BYTES > PAGE_BYTES)
+        if (lines->len + LINE_BYTES > most)
             return true;
         len = snprintf(line, sizeof(line), "%s %llu %llu %c %s\n", no_hash, (unsigned long long)result->bytes,
                        (unsigned long long)result->mtime_s, result->executable ? 'x' : '-', result->path);
@@ -161,9 +172,9 @@ static void say_away(const struct agent *agent, char *text, size_t cap)
 static void on_served(struct look *look)
 {
     struct shoal_buf answer = { 0 };
-    uint8_t head[9] = { 0 };
+    enum shoal_err err;
+    uint8_t head[LIST_HEAD_BYTES] = { 0 };
     struct shoal_writer w = shoal_writer_init(head, sizeof(head));
-    bool more;
 
     if (look->agent->stopping)
         return; /* the question's asker gives up by itself */
@@ -173,15 +184,14 @@ static void on_served(struct look *look)
                     shoal_view_of(look->bytes, look->len < 0 ? 0 : (size_t)look->len));
         return;
     }
-    shoal_ignore(shoal_buf_append(&answer, head, sizeof(head)));
-    more = put_lines(&look->results, look->path, &answer);
-    if (!more && look->owed[0] != '\0')
-        put_owed(look->owed, &answer);
-    shoal_put_bool(&w, more);
+    shoal_put_bool(&w, look->more);
     shoal_put_u64(&w, look->results.left_out);
-    if (answer.len >= sizeof(head))
-        memcpy(answer.bytes, head, sizeof(head));
-    peer_answer(look->arg, answer.len >= sizeof(head) ? SHOAL_OK : SHOAL_ERR_FULL, "", shoal_buf_view(&answer));
+    err = shoal_buf_append(&answer, head, sizeof(head));
+    if (err == SHOAL_OK && look->lines.len > 0)
+        err = shoal_buf_append(&answer, look->lines.bytes, look->lines.len);
+    if (err == SHOAL_OK && !look->more && look->owed[0] != '\0')
+        put_owed(look->owed, &answer);
+    peer_answer(look->arg, err, "", shoal_buf_view(&answer));
     shoal_buf_deinit(&answer);
 }
 
@@ -252,6 +262,7 @@ void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view
 
 struct list_call {
     struct agent *agent;
+    struct list_call *next; /* of those that wait for a place */
     struct shoal_job_id id;
     struct shoal_node_id nodes[NODES_MAX];
     size_t node_count, node;
@@ -387,26 +398,23 @@ static void ask_page(struct list_call *call)
              call);
 }
 
+static void own_next(struct agent *agent);
+
 static void on_own(struct look *look)
 {
     struct list_call *call = look->arg;
 
+    call->agent->lists_here--;
+    own_next(call->agent);
     if (look->results.count == 0 && look->owed[0] == '\0') { /* others may have what was never pushed here */
         call->answered = true;
         call->node++;
         ask_next(call);
         return;
     }
-    for (bool more = true; more;) {
-        const char *after = call->lines.len == 0 ? "" : last_path(&call->lines);
-        struct shoal_buf page = { 0 };
-
-        more = put_lines(&look->results, after, &page);
-        if (call->lines.len > 0)
-            call->lines.bytes[call->lines.len - 1] = '\n';
-        more = shoal_buf_append(&call->lines, page.bytes, page.len) == SHOAL_OK && more;
-        shoal_buf_deinit(&page);
-    }
+    shoal_buf_deinit(&call->lines);
+    call->lines = look->lines;
+    look->lines = (struct shoal_buf){ 0 };
     call->files.node = (struct shoal_node_id){ { 0 } };
     memcpy(call->files.root, look->root, sizeof(look->root));
     call->files.left_out = look->results.left_out;
@@ -414,9 +422,30 @@ static void on_own(struct look *look)
     list_found(call);
 }
 
+static void own_next(struct agent *agent)
+{
+    while (agent->lists_wait != NULL && agent->lists_here < LISTS_AT_ONCE) {
+        struct list_call *call = agent->lists_wait;
+        struct look *look = look_create(agent, WHAT_LIST, call->id, on_own, call);
+
+        agent->lists_wait = call->next;
+        agent->lists_here++;
+        look->lines_max = (size_t)PAGES_MAX * PAGE_BYTES;
+        look_start(look);
+    }
+}
+
 static void own_start(struct list_call *call)
 {
-    look_start(look_create(call->agent, WHAT_LIST, call->id, on_own, call));
+    struct agent *agent = call->agent;
+
+    call->next = NULL;
+    if (agent->lists_wait == NULL)
+        agent->lists_wait = call;
+    else
+        agent->lists_last->next = call;
+    agent->lists_last = call;
+    own_next(agent);
 }
 
 static void on_own_here(void *arg, bool all)

@@ -49,6 +49,10 @@ struct shoal_result {
 };
 
 struct result_call {
+    uv_work_t work;
+    struct shoal_buf manifest, lines; /* what was committed, and what lies there now */
+    bool coming;
+    char said[AGENT_OWED_BYTES];
     struct agent *agent;
     struct shoal_job_id id;
     struct shoal_result *result;
@@ -96,20 +100,12 @@ static void result_end(struct result_call *call, enum shoal_err err, const char 
     if (err != SHOAL_OK) {
         result_free(result);
         call->done(call->arg, err, &msg, NULL, NULL);
-        free(call);
-        return;
+    } else {
+        call->done(call->arg, SHOAL_OK, &msg, result,
+                   &(struct shoal_result_list){ .files = result->shown, .count = result->count, .coming = coming });
     }
-    result->shown = calloc(result->count + 1, sizeof(*result->shown));
-    SHOAL_ASSERT(result->shown != NULL);
-    for (size_t i = 0; i < result->count; i++) {
-        const struct result_file *file = &result->files[i];
-
-        result->shown[i] = (struct shoal_result_file){
-            .path = file->path, .bytes = file->bytes, .mtime_s = (uint32_t)file->mtime_s, .executable = file->executable
-        };
-    }
-    call->done(call->arg, SHOAL_OK, &msg, result,
-               &(struct shoal_result_list){ .files = result->shown, .count = result->count, .coming = coming });
+    shoal_buf_deinit(&call->manifest);
+    shoal_buf_deinit(&call->lines);
     free(call);
 }
 
@@ -168,29 +164,62 @@ static void add_lines(struct shoal_result *result, struct shoal_view lines)
         qsort(result->files, result->count, sizeof(*result->files), by_path);
 }
 
+/* On a thread: the longest list takes some milliseconds, and many may be asked for at once. */
+static void list_run(uv_work_t *work)
+{
+    struct result_call *call = work->data;
+    struct shoal_result *result = call->result;
+
+    add_lines(result, shoal_buf_view(&call->manifest));
+    add_lines(result, shoal_buf_view(&call->lines));
+    result->shown = calloc(result->count + 1, sizeof(*result->shown));
+    SHOAL_ASSERT(result->shown != NULL);
+    for (size_t i = 0; i < result->count; i++) {
+        const struct result_file *file = &result->files[i];
+
+        result->shown[i] = (struct shoal_result_file){
+            .path = file->path, .bytes = file->bytes, .mtime_s = (uint32_t)file->mtime_s, .executable = file->executable
+        };
+    }
+}
+
+static void list_ended(uv_work_t *work, int status)
+{
+    struct result_call *call = work->data;
+
+    if (status != 0)
+        result_end(call, SHOAL_ERR_UNREACHABLE, "the agent stops", false);
+    else
+        result_end(call, SHOAL_OK, call->said, call->coming);
+}
+
 /* After OK the text says what is missing. */
 static void on_result_files(void *arg, enum shoal_err err, const char *text, const struct backend_files *files)
 {
     struct result_call *call = arg;
-    char said[AGENT_OWED_BYTES] = "";
 
-    if (err != SHOAL_OK && call->result->count == 0) {
+    if (err != SHOAL_OK && call->manifest.len == 0) {
         result_end(call, err, text, false);
         return;
     }
     if (err == SHOAL_OK) {
         call->result->node = files->node;
         memcpy(call->result->root, files->root, sizeof(files->root));
-        add_lines(call->result, files->lines);
+        if (files->lines.len > 0 && shoal_buf_append(&call->lines, files->lines.bytes, files->lines.len) != SHOAL_OK) {
+            result_end(call, SHOAL_ERR_FULL, "no memory for the list; try again later", false);
+            return;
+        }
     }
     if (err == SHOAL_OK && files->left_out > 0)
-        (void)snprintf(said, sizeof(said),
+        (void)snprintf(call->said, sizeof(call->said),
                        "%llu files are not in this list: there are too many, their names cannot be shown, or they lie "
                        "below more than %u folders",
                        (unsigned long long)files->left_out, AGENT_RESULT_DEPTH_MAX);
-    else if (err == SHOAL_OK)
-        (void)snprintf(said, sizeof(said), "%s", files->owed);
-    result_end(call, SHOAL_OK, err == SHOAL_OK ? said : text, err != SHOAL_OK || files->owed[0] != '\0');
+    else
+        (void)snprintf(call->said, sizeof(call->said), "%s", err == SHOAL_OK ? files->owed : text);
+    call->coming = err != SHOAL_OK || files->owed[0] != '\0';
+    call->work.data = call;
+    (void)uv_queue_work(&call->agent->loop, &call->work, list_run, list_ended);
 }
 
 static void on_result_manifest(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes)
@@ -201,8 +230,10 @@ static void on_result_manifest(void *arg, enum shoal_err err, const char *text, 
         result_end(call, err, text, false);
         return;
     }
-    add_lines(call->result, bytes);
-    backend_files_list(call->agent, call->id, on_result_files, call);
+    if (shoal_buf_append(&call->manifest, bytes.bytes, bytes.len) != SHOAL_OK)
+        result_end(call, SHOAL_ERR_FULL, "no memory for the list; try again later", false);
+    else
+        backend_files_list(call->agent, call->id, on_result_files, call);
 }
 
 static void on_result_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
