@@ -367,8 +367,10 @@ const struct cli_command cli_commands[] = {
       .options = test_options,
       .run = cli_service_test,
       .more = "  shoal service test digits --input sample.json\n"
-              "  a model without a kernel of its own reads, for its shape of one sample (here three numbers):\n"
-              "  {\"inputs\": [{\"name\": \"x\", \"datatype\": \"FP32\", \"shape\": [1, 3], \"data\": [1, 2, 3]}]}\n" },
+              "  a model without a kernel of its own reads, for its shape of one sample\n"
+              "  (here three numbers):\n"
+              "  {\"inputs\": [{\"name\": \"x\", \"datatype\": \"FP32\", \"shape\": [1, 3],\n"
+              "               \"data\": [1, 2, 3]}]}\n" },
     { .words = "service delete", .args = "NAME", .help = "end it and forget it", .run = cli_service_delete },
     { .words = "service logs",
       .args = "NAME",
