@@ -293,7 +293,7 @@ void lead_pace(struct lead_step *s)
     lead->looked_ns = s->now_ns;
     if (lead->rate_milli == 0)
         return;
-    if (s->now_ns < until_ns)
+    if (s->now_ns < until_ns && !shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         lead_wake(s, until_ns);
     else
         lead->rate_milli = 0;

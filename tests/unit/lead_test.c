@@ -930,7 +930,12 @@ static void test_training_that_stands_is_seen(void **state)
     shoal_lead_why(w.lead, why, sizeof(why));
     assert_true(summary.rate_milli > 0);
     assert_null(strstr(why, "no step for"));
-    finish();
+    w_run_to_end(&w, 120 * SHOAL_S);
+    shoal_lead_summary(w.lead, &summary);
+    assert_int_equal(summary.rate_milli, 0); /* with its end, not by news of its own */
+    expect_state(SHOAL_JOB_FINISHED);
+    expect_clean();
+    w_deinit(&w);
 }
 
 /* Workers that die and are replaced look well at most moments: `why` says that they die, of what, and how often that may be. */
