@@ -8,7 +8,8 @@
  *     that names it: the change does not lower what survives, and a voter that crashes comes back as one.
  * U2. A voter is dropped only together with its replacement's promotion, or when it votes no more (left, removed, lost
  *     for good, stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard
- *     without it: else only the dead could commit the change, and the group would stand for ever.
+ *     without it: else only the dead could commit the change, and the group would stand for ever. Heard is who has
+ *     answered this leader, too: one that died just before is silent only some 600 ms later.
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
  *     again.
  * U5. A guardian on a host that is drained is replaced at once, and votes until then; a leader there first hands its
@@ -32,10 +33,11 @@ struct census {
     struct shoal_raft_progress list[SHOAL_GROUP_NODES_MAX];
     size_t count;
     unsigned voters;
-    unsigned heard; /* voters, this node too, that are not silent */
+    unsigned heard; /* voters, this node too, that are not silent and have answered this leader */
     unsigned learners;
     int lost;              /* a voter to replace, or -1 */
     bool lost_heard;       /* it is counted in `heard`: drained, or on its way out */
+    bool unanswered;       /* some voter that is not silent has not answered this leader yet */
     uint64_t good_ns;      /* when the lost one is lost for good, if it stays silent */
     bool lost_for_good;    /* it votes no more: see U2 */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
@@ -76,6 +78,13 @@ static bool is_heard(const struct shoal_sched *s, const struct sched_group *g, c
                                                  !sched_is_broken(g, member->id.node));
 }
 
+/* It has taken an entry of this leader, or a place to go on from. */
+static bool has_answered(const struct shoal_sched *s, const struct shoal_raft_progress *voter)
+{
+    SHOAL_ASSERT(voter->member.bits & SHOAL_RAFT_VOTER);
+    return sched_is_self(s, voter->member.id.node) || voter->match > 0;
+}
+
 /* Notes the loss of member `i`, unless a worse one is noted: one lost for good goes before others, which may come back. */
 static void take_loss(const struct shoal_sched *s, const struct sched_group *g, struct census *c, int i,
                       uint64_t loss_ns)
@@ -86,7 +95,7 @@ static void take_loss(const struct shoal_sched *s, const struct sched_group *g, 
         return;
     c->lost = i;
     c->lost_for_good = for_good;
-    c->lost_heard = is_heard(s, g, &c->list[i].member);
+    c->lost_heard = is_heard(s, g, &c->list[i].member) && has_answered(s, &c->list[i]);
     c->good_ns = sched_silent_since(s, c->list[i].member.id.node) + s->options.lost_ns;
 }
 
@@ -131,8 +140,10 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
             c->learners++;
         } else {
             c->voters++;
-            if (is_heard(s, g, member))
+            if (is_heard(s, g, member) && has_answered(s, &c->list[i]))
                 c->heard++;
+            else
+                c->unanswered = c->unanswered || is_heard(s, g, member);
             take_loss(s, g, c, (int)i, loss);
         }
         if (loss < c->next_loss_ns && s->now < loss)
@@ -383,6 +394,8 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
             change(s, g, &config);
         } else if (!c.lost_for_good && c.good_ns > s->now) {
             g->keep_ns = sched_sooner(g->keep_ns, c.good_ns);
+        } else if (c.unanswered) {
+            g->keep_ns = s->now + LOOK_NS;
         }
         return;
     }
