@@ -62,8 +62,9 @@ class Models(Dlim):
         """(status, JSON or text)"""
         return self(host, "POST", "/dlim/v1/inference/" + name, body, **headers)[:2]
 
-    def kernels(self, name):
-        instances = self.state(self.beta, name).get("instances", [])
+    def kernels(self, name, host=None):
+        """As that host knows them, else as beta does."""
+        instances = self.state(host or self.beta, name).get("instances", [])
         return [one for instance in instances for one in instance["isd_container"]]
 
     def end(self, name):
@@ -326,7 +327,8 @@ def test_a18_a_request_over_its_time_goes_on_in_the_kernel(models, serve, tmp_pa
         models.alpha, "liif-async", {"wait": str(go), "result": str(done), "look": str(done)})))
     began = time.monotonic()
     long.start()
-    models.mesh.until(lambda: any(one["container_status"] == "RUNNING" for one in models.kernels("liif-async")), 30, "it runs")
+    models.mesh.until(lambda: any(one["container_status"] == "RUNNING" for one in models.kernels("liif-async", models.gamma)), 30,
+                      "gamma, which is asked next, knows that it runs")
     assert models.infer(models.gamma, "liif-async", {"look": str(done)}) == (200, {"there": False})
     long.join(60)
     assert said[0][0] == 504 and time.monotonic() - began < 30

@@ -47,7 +47,7 @@ def fill(folder):
     return path
 
 
-@pytest.mark.parametrize("part, mib", [("results", 2), ("blobs", 2), ("jobs", 2)] +
+@pytest.mark.parametrize("part, mib", [("results", 8), ("blobs", 2), ("jobs", 2)] +  # 11 results of 300 kB lie there at the end
                          [pytest.param(part, mib, marks=pytest.mark.soak) for part, mib in (("spare", 2), ("store", 24), ("index", 8), ("cache", 8))])
 def test_one_folder_is_full(new_mesh, mounted, script, part, mib):
     mesh = new_mesh(("alpha",))
