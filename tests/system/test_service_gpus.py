@@ -187,7 +187,7 @@ def test_jobs_and_kernels_do_not_have_more_of_a_card_than_there_is(gpus, script,
     assert g.cards("late", 1) == [("GPU-00000", 1000)]
     go.unlink()
     job = submit(g.mesh, g.host, script(SAYS), "--device", "gpu", script=(str(go),))
-    g.mesh.until(lambda: "GPU slots" in g.mesh.shoal("why", job, "--node", g.host.url).stdout, 60, "it says what it waits for")
+    g.mesh.until(lambda: "GPU slot" in g.mesh.shoal("why", job, "--node", g.host.url).stdout, 60, "it says what it waits for")
     assert log_of(g.mesh, g.host, job) == ""
     g.deploy("later", "shared", mem="gpu_mem=%d" % (CARD_MIB - 1000), pack="edi-late")  # the rest of it, to the last MiB
     assert g.cards("later", 1) == [("GPU-00000", CARD_MIB - 1000)]
