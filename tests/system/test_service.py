@@ -25,6 +25,11 @@ class Manager:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.path)
 
+    def forget(self):
+        """A dozen messages that nobody has read fill the socket, and later ones are lost."""
+        while select.select([self.socket], [], [], 0)[0]:
+            self.socket.recv(4096)
+
     def hear(self, wanted, seconds=20):
         """What comes until a message has `wanted` in it; the last one has it."""
         heard = []
@@ -72,8 +77,7 @@ def test_the_watchdog_is_fed_by_the_loop(service):
     manager.hear("WATCHDOG=1")
     manager.hear("WATCHDOG=1", WATCHDOG_MS / 1000)
     host.process.send_signal(signal.SIGSTOP)  # the loop stands: nothing feeds the dog
-    while select.select([manager.socket], [], [], 0)[0]:
-        manager.socket.recv(4096)
+    manager.forget()
     quiet = not select.select([manager.socket], [], [], 2 * WATCHDOG_MS / 1000)[0]
     host.process.send_signal(signal.SIGCONT)
     assert quiet
@@ -139,7 +143,7 @@ def test_a_configuration_that_is_missing_changes_nothing(service):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_a_disk_without_room_is_said_once_and_when_there_is_room(service):
-    host, _, _ = service
+    host, manager, _ = service
     mesh = host.mesh
     before = len(host.log.read_text())
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "none", host.data / "blobs"], capture_output=True).returncode != 0:
@@ -150,6 +154,7 @@ def test_a_disk_without_room_is_said_once_and_when_there_is_room(service):
         subprocess.run(["umount", host.data / "blobs"], check=True)
     mesh.until(lambda: "there is room again on the disk of " in host.log.read_text()[before:], 30, "it says that there is room again")
     assert host.log.read_text()[before:].count("is full: ") == 1
+    manager.forget()
 
 
 def test_sigterm_is_orderly(service):
