@@ -84,22 +84,32 @@ static void send_list(struct http_request *request)
     http_request_release(request);
 }
 
+/* False: there is none, or this client holds too much already; the request is answered. */
+static bool take_list(struct fetching *fetching, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
+                      const struct shoal_result_list *list)
+{
+    struct http_request *request = fetching->request;
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+        http_request_release(request);
+        return false;
+    }
+    fetching->result = result;
+    if (http_request_keep(request, list->count * ROUTES_FILE_BYTES))
+        return true;
+    http_request_release(request);
+    return false;
+}
+
 static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
                     const struct shoal_result_list *list)
 {
     struct fetching *fetching = arg;
     struct http_request *request = fetching->request;
 
-    if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, 404);
-        http_request_release(request);
+    if (!take_list(fetching, err, msg, result, list))
         return;
-    }
-    fetching->result = result;
-    if (!http_request_keep(request, list->count * ROUTES_FILE_BYTES)) {
-        http_request_release(request);
-        return;
-    }
     fetching->list = *list;
     fetching->missing = arena_copy(&request->arena, shoal_view_text(msg->text));
     if (fetching->missing == NULL) {
@@ -217,16 +227,8 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     struct http_request *request = fetching->request;
     size_t i = 0;
 
-    if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, 404);
-        http_request_release(request);
+    if (!take_list(fetching, err, msg, result, list))
         return;
-    }
-    fetching->result = result;
-    if (!http_request_keep(request, list->count * ROUTES_FILE_BYTES)) {
-        http_request_release(request);
-        return;
-    }
     while (i < list->count && strcmp(list->files[i].path, request->params[1]) != 0)
         i++;
     if (i == list->count) {
