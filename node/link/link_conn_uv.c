@@ -19,6 +19,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@
 #define LEN_BYTES 2
 #define NARROW_SEGMENT 1024   /* bytes; what Linux itself probes such a path with */
 #define STALLED_RETRANSMITS 5 /* in a row: 6 s; one loss of three packets comes to it once in 200 */
+#define STALLED_PROBES 6      /* in a row, 3 s: any word of the other side begins the count anew */
 #define STALLED_HEARD_NS (8 * SHOAL_S)
 #define PIECE_MAX (SHOAL_NOISE_PLAIN_MAX - 2) /* behind the record's kind and, in the first piece, the channel */
 #define READ_BYTES (64 * SHOAL_KIB)
@@ -723,19 +725,34 @@ static void narrow(struct conn *conn, const struct sockaddr_storage *to)
         (void)close(fd);
 }
 
-bool conn_is_stalled(struct conn *conn, uint64_t now_ns)
+/* A connection that nothing can be learned of is taken as it is. */
+bool conn_is_narrow(const struct conn *conn)
 {
     struct tcp_info info;
     socklen_t len = sizeof(info);
     uv_os_fd_t fd;
 
+    return uv_fileno((const uv_handle_t *)&conn->tcp, &fd) != 0 ||
+           getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_snd_mss <= NARROW_SEGMENT;
+}
+
+/* Where the first hop drops a packet at once, as a container's own interface does, the kernel counts it as never sent: it
+ * probes, twice a second. A probe that only found a full window is answered, and is not counted. */
+bool conn_is_stalled(struct conn *conn, uint64_t now_ns)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    uv_os_fd_t fd;
+    int queued = 0;
+
     if (conn->state != CONN_OPEN || !conn->unsure || now_ns - conn->looked_ns < SHOAL_S)
         return false;
     conn->looked_ns = now_ns;
-    if (uv_fileno((const uv_handle_t *)&conn->tcp, &fd) != 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+    if (uv_fileno((const uv_handle_t *)&conn->tcp, &fd) != 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || ioctl(fd, TIOCOUTQ, &queued) != 0)
         return false;
-    conn->unsure = info.tcpi_unacked > 0 || conn->is_writing;
-    return info.tcpi_unacked > 0 && info.tcpi_retransmits >= STALLED_RETRANSMITS &&
+    conn->unsure = queued > 0 || conn->is_writing;
+    return queued > 0 && (info.tcpi_retransmits >= STALLED_RETRANSMITS || info.tcpi_probes >= STALLED_PROBES) &&
            now_ns - conn->heard_ns < STALLED_HEARD_NS;
 }
 

@@ -99,6 +99,8 @@ SHOAL_MUST_CHECK enum shoal_err conn_send(struct conn *conn, uint8_t channel, st
 void conn_ping(struct conn *conn);
 /* Our bytes are sent again and again and do not arrive, though the peer is heard: its path swallows large packets. */
 bool conn_is_stalled(struct conn *conn, uint64_t now_ns);
+/* What this side sends on it goes in segments as small as a narrow dial asks for. */
+bool conn_is_narrow(const struct conn *conn);
 uint64_t conn_now_ns(void);
 
 /* ---- link_uv.c, called by link_conn_uv.c; each may close the connection ---- */

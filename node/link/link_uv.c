@@ -21,6 +21,8 @@
 #define BUCKETS 1024
 #define NOTE_PAUSE_NS SHOAL_S
 #define NARROW_NS (600 * SHOAL_S) /* after a link that fell silent, or stalled */
+/* How often in a row the other's dial with large segments is turned away meanwhile: it may be the only one that can dial. */
+#define NARROW_TURNS 3
 #define TICK_MIN_NS (5 * SHOAL_MS)
 #define TICK_MAX_NS (250 * SHOAL_MS)
 
@@ -40,6 +42,7 @@ struct peer {
     uint64_t redial_ns;
     uint64_t up_ns;
     uint64_t narrow_until_ns; /* dials until then ask for small segments */
+    unsigned narrow_turns;    /* the other's dials that may still be turned away for one of our own */
 };
 
 static void on_tick(uv_timer_t *timer);
@@ -361,6 +364,17 @@ static bool inbound_loses(struct shoal_link *link, struct peer *peer, uint64_t n
     return true;
 }
 
+/* The other side did not see that large packets are lost on their way to it, and dials as ever: what is sent on that connection
+ * would not arrive either. Our own dial, which asks for small segments, goes out instead. */
+static bool inbound_is_wide(struct peer *peer, const struct conn *conn, uint64_t now_ns)
+{
+    if (peer->up || !peer->wanted || peer->narrow_turns == 0 || now_ns >= peer->narrow_until_ns || conn_is_narrow(conn))
+        return false;
+    peer->narrow_turns--;
+    peer->redial_ns = now_ns;
+    return true;
+}
+
 static void accept_bulk(struct shoal_link *link, struct conn *conn)
 {
     struct peer *peer = peer_find(link, conn->node);
@@ -402,9 +416,10 @@ void link_on_hello(struct conn *conn)
         conn_refuse(conn, LINK_REFUSE_CROWDED);
         return;
     }
-    if (inbound_loses(link, peer, conn_now_ns())) {
+    if (inbound_loses(link, peer, conn_now_ns()) || inbound_is_wide(peer, conn, conn_now_ns())) {
         link->stats.drop_duplicate++;
         conn_refuse(conn, LINK_REFUSE_DUPLICATE);
+        kick(link);
         return;
     }
     if (peer->dial != NULL) {
@@ -587,8 +602,10 @@ void link_on_broken(struct conn *conn, enum shoal_err err, bool refused, const c
 /* The next connection to it sends smaller segments: perhaps large packets were what did not arrive. */
 static void dial_narrow(const struct conn *conn, uint64_t now_ns)
 {
-    if (conn->peer != NULL)
-        conn->peer->narrow_until_ns = now_ns + NARROW_NS;
+    if (conn->peer == NULL)
+        return;
+    conn->peer->narrow_until_ns = now_ns + NARROW_NS;
+    conn->peer->narrow_turns = NARROW_TURNS;
 }
 
 static void check_lane(struct shoal_link *link, struct conn *conn, uint64_t now_ns)

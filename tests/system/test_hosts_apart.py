@@ -1,6 +1,7 @@
 """Hosts with their own network, mounts, user and folder: nothing passes between them but messages, and training neither
 needs more nor minds when a host is lost, cut off or added."""
 
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -11,6 +12,7 @@ import apart
 import pytest
 import training
 from conftest import OUT
+from helpers import submit
 from training import Outcome, Run
 
 REASON = apart.why_not()
@@ -223,3 +225,35 @@ def test_a_path_that_swallows_large_packets_stops_no_training(narrow_mesh, folde
     run.finish(120)
     outcome = Outcome(run, mesh.hosts[1], tmp_path)
     training.assert_exact(outcome)
+
+
+HOLDS = """
+import os, time
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+with open(os.path.join(os.environ["RESULT_DIR"], "model.bin"), "wb") as out:
+    out.write(os.urandom(3 << 20))
+"""
+
+
+def command_lines(host):
+    for pid in host.everything():
+        with contextlib.suppress(OSError):
+            yield pathlib.Path("/proc/%d/cmdline" % pid).read_bytes()
+
+
+def test_files_pass_a_path_that_swallows_large_packets(narrow_mesh, folder):
+    """From the host that has them to two others; who dials is who has the lower number, be it the one that sends or not."""
+    mesh = narrow_mesh
+    (folder / "main.py").write_text(HOLDS)
+    job = submit(mesh, mesh.hosts[0], folder)
+    runs = lambda host: any(job.encode() in words for words in command_lines(host))  # noqa: E731
+    found = lambda host: list(host.inside(host.data).rglob(job + "/model.bin"))  # noqa: E731
+    ran = mesh.until(lambda: next(filter(runs, mesh.hosts), None), 60, "it runs")
+    began = time.monotonic()
+    ran.black_hole()
+    training.write_whole(ran.inside("/tmp/go"), 0)
+    for host in mesh.hosts:
+        mesh.until(lambda host=host: any(path.stat().st_size == 3 << 20 for path in found(host)), 30,
+                   "%s has the file" % host.name)
+        print("%s has it after %.1f s" % (host.name, time.monotonic() - began))

@@ -142,7 +142,9 @@ class Run:
         except Failed as error:
             why = [host.name + ": " + self.mesh.shoal("why", self.job, "--node", host.url, check=False).stdout
                    for host in self.mesh.hosts]
-            raise Failed("%s\nthe job: %s\nits workers: %s\n%s" % (error, self.facts, self.last, "\n".join(why))) from None
+            logs = ["log of %s:\n%s" % (host.name, host.log.read_text()[-3000:]) for host in self.mesh.hosts]
+            raise Failed("%s\nthe job: %s\nits workers: %s\n%s" % (
+                error, self.facts, self.last, "\n".join(why + logs))) from None
 
     def step(self, number, seconds=60, workers=None):
         """The facts once that step is committed, with that many workers in the epoch if it is said."""

@@ -55,6 +55,7 @@ struct fixture {
     bool late;
     bool quick;      /* short handshakes for all */
     bool quick_idle; /* and short silences */
+    bool slow_dials; /* the first one is slow to dial again */
     bool impatient;  /* the second one has all the time of the world, the first one has not */
     uv_loop_t second;
     struct agent *agent; /* NULL: a case of links alone */
@@ -185,6 +186,8 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
         options.idle_ping_ns = f->quick_idle ? 100 * SHOAL_MS : 0;
         options.idle_dead_ns = f->quick_idle ? 600 * SHOAL_MS : 0;
     }
+    if (f->slow_dials && i == 0)
+        options.redial_min_ns = options.redial_max_ns = 60 * SHOAL_S;
     if (f->impatient) {
         options.idle_ping_ns = i == 0 ? 500 * SHOAL_MS : 100 * SHOAL_MS;
         options.idle_dead_ns = i == 0 ? 1500 * SHOAL_MS : 60 * SHOAL_S;
@@ -856,6 +859,28 @@ static void a_loop_that_stood_still_takes_nobody_for_dead(void **state)
     end_second(f);
 }
 
+/* Who saw that nothing arrives any more asks for small segments; the other, which saw nothing of it, is the first to dial. */
+static void the_one_who_saw_a_path_swallow_packets_dials(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+    unsigned narrow = 0;
+
+    f->slow_dials = true;
+    f->impatient = true;
+    start_frozen_pair(f);
+    assert_int_equal(want(f, 1, 0), SHOAL_OK);
+    while (a->downs == 0)
+        run_both(f, true);
+    while (a->ups < 2 || b->ups < 2)
+        run_both(f, false);
+    assert_true(a->peer.dialled && !b->peer.dialled);
+    for (const struct conn *conn = b->link->conns; conn != NULL; conn = conn->next)
+        narrow += conn->state == CONN_OPEN && conn_is_narrow(conn);
+    assert_true(narrow > 0);
+    end_second(f);
+}
+
 static void what_waits_for_the_second_lane_is_bounded(void **state)
 {
     struct fixture *f = *state;
@@ -1018,6 +1043,7 @@ int main(void)
         CASE(a_frame_in_two_parts_arrives_as_one),
         CASE(a_full_lane_pushes_back_and_the_other_one_goes_on),
         CASE(simultaneous_dials_end_in_one_link),
+        CASE(the_one_who_saw_a_path_swallow_packets_dials),
         CASE(what_waits_for_the_second_lane_is_bounded),
         CASE(a_second_lane_of_another_session_is_refused),
         CASE(a_loop_that_stood_still_takes_nobody_for_dead),
