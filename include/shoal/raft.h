@@ -277,7 +277,7 @@ struct shoal_raft_status {
     bool asleep;                 /* leader: every voter knows the commit index */
     uint64_t supported_until_ns; /* leader: a quorum supports this host until then; UINT64_MAX for a lone voter */
     uint64_t dropped_malformed;  /* counters since create */
-    uint64_t dropped_foreign;    /* not for this store */
+    uint64_t dropped_foreign;    /* not for this store, or of a stranger */
     uint64_t proposals_refused;
     uint64_t elections; /* campaigns that passed the pre-vote */
     uint64_t retransmits;
@@ -312,6 +312,9 @@ void shoal_raft_check(const struct shoal_raft *raft);
 /* The memory of SHOAL_GROUPS_MAX groups: their states, rings and entries. The bytes of a log are bounded by its
  * snapshots: it asks for one in time, and what is not committed is refused beyond its bound. */
 void shoal_raft_memory(struct shoal_memory *memory);
+/* True: `id` is no member here, and there is a leader that this node supports, or leads with support: what `id` says of the
+ * group changes nothing now. Outside a step. */
+bool shoal_raft_is_stranger(struct shoal_raft *raft, struct shoal_raft_id id, uint64_t now_ns);
 /* A leader whose support by a quorum holds at `now_ns` (what a lease renewal needs). */
 bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns);
 

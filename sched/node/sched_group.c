@@ -750,6 +750,8 @@ static bool other_lineage(struct shoal_sched *s, struct sched_group *g, struct s
     }
     if (g->mesh_is && s->copy_bound && theirs > sched_lineage(s->copy_version))
         return true; /* G8 */
+    if (shoal_raft_is_stranger(g->raft, message->from, s->now))
+        return true;
     shoal_raft_status(g->raft, &status);
     if (status.last == 0 && !g->record_known)
         return false; /* a joiner that has got nothing yet joins that lineage */

@@ -339,6 +339,27 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     }
 }
 
+/* What is asked of the mesh is not asked of a job, nor the other way round: a member's word may say anything. */
+static bool may_be_forwarded(enum shoal_sched_request_kind kind, bool of_mesh)
+{
+    switch (kind) {
+    case SHOAL_SCHED_SUBMIT:
+    case SHOAL_SCHED_TICKET:
+    case SHOAL_SCHED_MESH_INIT: return false;
+    case SHOAL_SCHED_RECOVER: return true;
+    case SHOAL_SCHED_MESH_CHANGE:
+    case SHOAL_SCHED_MESH_READ: return of_mesh;
+    case SHOAL_SCHED_GET:
+    case SHOAL_SCHED_STOP:
+    case SHOAL_SCHED_DELETE:
+    case SHOAL_SCHED_WHY:
+    case SHOAL_SCHED_TASKS:
+    case SHOAL_SCHED_SCALE:
+    case SHOAL_SCHED_EDIT: return !of_mesh;
+    }
+    return false;
+}
+
 void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     enum shoal_sched_request_kind kind = (enum shoal_sched_request_kind)frame->u.request.kind;
@@ -347,7 +368,7 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
 
     SHOAL_ASSERT(frame->kind == FRAME_REQUEST);
     SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
-    if (kind == SHOAL_SCHED_SUBMIT || kind == SHOAL_SCHED_TICKET || kind == SHOAL_SCHED_MESH_INIT) {
+    if (!may_be_forwarded(kind, shoal_job_id_is_mesh(frame->u.request.job))) {
         respond(s, from, frame->u.request.id, SHOAL_ERR_INVALID, "this request is not forwarded", nothing, 0);
         return;
     }

@@ -417,10 +417,11 @@ static enum shoal_err take_message(struct shoal_raft *raft, const struct shoal_r
 
 static enum shoal_err on_message(struct shoal_raft *raft, const struct shoal_raft_message *message)
 {
+    bool asks = message->kind == SHOAL_RAFT_PREVOTE || message->kind == SHOAL_RAFT_VOTE;
     enum shoal_err err = SHOAL_OK;
     bool stale = false;
 
-    if (!shoal_raft_id_equal(message->to, raft->self)) {
+    if (!shoal_raft_id_equal(message->to, raft->self) || (!asks && raft_is_stranger(raft, message->from))) { /* V9 */
         raft->counters.dropped_foreign++;
         return SHOAL_OK;
     }

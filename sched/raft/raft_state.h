@@ -210,6 +210,8 @@ void raft_lead(struct shoal_raft *raft);
 bool raft_below_floor(const struct shoal_raft *raft); /* V6 */
 bool raft_blocked(const struct shoal_raft *raft);
 bool raft_lone_voter(const struct shoal_raft *raft);
+/* V9: what it says is not heard now. */
+bool raft_is_stranger(const struct shoal_raft *raft, struct shoal_raft_id id);
 void raft_contact(struct shoal_raft *raft);
 void raft_rearm(struct shoal_raft *raft);
 void raft_campaign(struct shoal_raft *raft, bool transfer);

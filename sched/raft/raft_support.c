@@ -148,6 +148,8 @@ void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t 
     if (shoal_node_id_equal(node, raft->self.node) || !raft_term_valid(term))
         return;
     support_at(raft, node)->claimed = term;
+    if (member == NULL && !shoal_node_id_equal(node, raft->leader.node) && raft->config.count > 0 && raft_blocked(raft))
+        return; /* V9 */
     if (term < raft->term || (term == raft->term && raft->role == SHOAL_RAFT_LEADER))
         return;
     if (term > raft->term || (shoal_raft_id_is_zero(raft->leader) && member != NULL))

@@ -16,7 +16,9 @@
  *     does not campaign either.
  * V7. A role moves only as `role_moves` says; a term has one leader; whoever campaigns or leads voted for itself.
  * V8. Elections end where disks are slow: a candidate that failed waits longer for the next votes, up to 16 jitters, and a
- *     node whose vote is on its way to the disk starts no election against it. */
+ *     node whose vote is on its way to the disk starts no election against it.
+ * V9. While a node may not grant by V3, only members and the leader that it follows move its term, its log or its copy: who is
+ *     no member can only have come into office without it once that leader is given up, and is heard then. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -113,6 +115,23 @@ bool raft_blocked(const struct shoal_raft *raft)
     if (shoal_raft_id_is_zero(raft->leader))
         return false;
     return raft_supporting_leader(raft) || raft->now_ns < raft->contact_until_ns;
+}
+
+bool raft_is_stranger(const struct shoal_raft *raft, struct shoal_raft_id id)
+{
+    const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, id.node);
+
+    if (raft->config.count == 0 || shoal_raft_id_equal(id, raft->leader))
+        return false; /* a joiner knows nobody yet */
+    return (member == NULL || !shoal_raft_id_equal(member->id, id)) && raft_blocked(raft);
+}
+
+bool shoal_raft_is_stranger(struct shoal_raft *raft, struct shoal_raft_id id, uint64_t now_ns)
+{
+    SHOAL_ASSERT(raft->actions == NULL); /* outside a step */
+    if (now_ns > raft->now_ns)
+        raft->now_ns = now_ns;
+    return raft_is_stranger(raft, id);
 }
 
 void raft_contact(struct shoal_raft *raft)
@@ -398,10 +417,11 @@ void raft_on_vote(struct shoal_raft *raft, const struct shoal_raft_message *mess
 {
     bool fits = message->u.vote.for_term == message->term;
     bool quiet = raft->now_ns < raft->quiet_until_ns;
+    bool transfer = message->u.vote.transfer && !raft_is_stranger(raft, message->from); /* V9 */
 
     if (tell_gone(raft, message->from))
         return;
-    if (!fits || message->term < raft->term || quiet || (raft_blocked(raft) && !message->u.vote.transfer)) {
+    if (!fits || message->term < raft->term || quiet || (raft_blocked(raft) && !transfer)) {
         answer(raft, message->from, SHOAL_RAFT_VOTE_REPLY, message->u.vote.for_term, false); /* V3 */
         return;
     }

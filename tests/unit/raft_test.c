@@ -635,6 +635,65 @@ static void a_supported_leader_is_not_deposed_by_a_candidate(void **state)
     rig_destroy(rig);
 }
 
+/* V9. A host that is no member says that it leads, or answers in a higher term: nothing of it moves a group that has a leader. */
+static void a_stranger_moves_nothing_of_a_group_that_has_a_leader(void **state)
+{
+    static const enum shoal_raft_message_kind kinds[] = { SHOAL_RAFT_APPEND,         SHOAL_RAFT_APPEND_REPLY,
+                                                          SHOAL_RAFT_PREVOTE_REPLY,  SHOAL_RAFT_VOTE_REPLY,
+                                                          SHOAL_RAFT_READ,           SHOAL_RAFT_READ_REPLY,
+                                                          SHOAL_RAFT_INSTALL,        SHOAL_RAFT_INSTALL_REPLY,
+                                                          SHOAL_RAFT_TIMEOUT_NOW,    SHOAL_RAFT_GONE };
+    struct shoal_raft_message heir = vote_of(SHOAL_RAFT_VOTE, 'z', 'a', 9, 9, 9);
+    struct shoal_raft_event claim = { .kind = SHOAL_RAFT_EVENT_CLAIM, .u.claim = { id_of('z').node, 9 } };
+
+    (void)state;
+    heir.u.vote.transfer = true;
+    for (unsigned leads = 0; leads < 2; leads++) {
+        struct rig *rig = leads ? settled_leader("abc", "") : rig_create('a', "abc", "");
+        struct shoal_raft_status before;
+
+        if (!leads) {
+            hear_append(rig, 'b', 4, 0, 0, "4", 1);
+            supporting(rig, 'b', true, 4);
+            stored(rig);
+        }
+        before = status(rig);
+        for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+            assert_int_equal(hear(rig, from_to(kinds[i], 'z', 'a', 9)), SHOAL_OK);
+            assert_null(find(rig, SHOAL_RAFT_ACTION_REMOVED));
+        }
+        assert_int_equal(hear(rig, heir), SHOAL_OK);
+        happen(rig, claim);
+        assert_int_equal(status(rig).term, before.term);
+        assert_int_equal(status(rig).role, before.role);
+        assert_true(shoal_raft_id_equal(status(rig).leader, before.leader));
+        assert_int_equal(status(rig).dropped_foreign, before.dropped_foreign + sizeof(kinds) / sizeof(kinds[0]));
+        assert_true(shoal_raft_is_stranger(rig->raft, id_of('z'), rig->now));
+        assert_false(shoal_raft_is_stranger(rig->raft, id_of('b'), rig->now));
+        rig_destroy(rig);
+    }
+}
+
+/* It may have come into office by a configuration that has not come here yet. */
+static void a_leader_that_is_not_known_yet_is_heard_once_the_old_one_is_given_up(void **state)
+{
+    struct rig *rig = rig_create('a', "abc", "");
+
+    (void)state;
+    hear_append(rig, 'b', 4, 0, 0, "4", 1);
+    supporting(rig, 'b', true, 4);
+    hear_append(rig, 'z', 5, 1, 4, "5", 1);
+    assert_int_equal(status(rig).term, 4);
+    supporting(rig, 'b', false, 4);
+    hear_append(rig, 'z', 5, 1, 4, "5", 1);
+    assert_int_equal(status(rig).term, 5);
+    assert_true(shoal_raft_id_equal(status(rig).leader, id_of('z')));
+    assert_int_equal(status(rig).last, 2);
+    hear_append(rig, 'z', 5, 2, 5, "5", 2); /* the leader that is followed is no stranger, though no member by this log */
+    assert_int_equal(status(rig).last, 3);
+    rig_destroy(rig);
+}
+
 /* ---- Support ---- */
 
 static void leadership_ends_with_support_before_the_next_action(void **state)
@@ -1927,6 +1986,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_pre_candidate_adopts_a_higher_term),
     cmocka_unit_test(a_learner_that_is_asked_votes),
     cmocka_unit_test(a_supported_leader_is_not_deposed_by_a_candidate),
+    cmocka_unit_test(a_stranger_moves_nothing_of_a_group_that_has_a_leader),
+    cmocka_unit_test(a_leader_that_is_not_known_yet_is_heard_once_the_old_one_is_given_up),
     cmocka_unit_test(leadership_ends_with_support_before_the_next_action),
     cmocka_unit_test(an_awake_leader_wakes_for_the_end_of_its_support),
     cmocka_unit_test(a_follower_waits_while_it_supports_the_leader_that_claims),

@@ -697,6 +697,7 @@ static const struct passed_on words[] = {
     { "by its user", SHOAL_SCHED_DELETE, 0, "ann", true },
     { "a recovery by its user", SHOAL_SCHED_RECOVER, 0, "ann", false },
     { "a look at it, which is nobody's word", SHOAL_SCHED_WHY, 0, "", true },
+    { "a read of the mesh that names a job: refused before anybody asks who may", SHOAL_SCHED_MESH_READ, 0, "", true },
 };
 
 /* A member of the mesh sends `leader` a frame that no API has seen. */
