@@ -17,6 +17,8 @@
  * I6. A request that names a version gets that one or none. Of the others, the part that the profile's owner says is drawn for the
  *     canary, evenly: it gets the current version where the canary is not ready or full, and the canary's answer, be it an
  *     error, where a kernel of it has it. Never more: where the current version has no kernel, its requests wait for one.
+ * I7. A request that waits at a host while gossip says that a kernel of the same version is free at another goes there, if its host
+ *     gives it back, which it does as long as no kernel has it; INFER_MOVES_MAX times at most.
  *
  * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
@@ -32,6 +34,9 @@
 #define READ_MS 5000
 /* Of the questions to other nodes that may be open (peer_call_uv.c): the rest is for jobs. */
 #define OUT_MAX 256
+#define INFER_MOVES_MAX 4
+/* Waiting requests for which one look asks whether another host has a free kernel. */
+#define BACK_LOOKS_MAX 8
 
 /* How often the group of a service is asked whether its requests are to be held on. */
 #define HELD_ASK_NS (2 * SHOAL_S)
@@ -133,17 +138,15 @@ static void offer_others(struct infer_call *call, struct shoal_route *route)
     }
 }
 
-static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
+static void offer_all(struct infer_call *call, struct shoal_route *route)
 {
     struct agent *agent = call->agent;
     struct serve_facts facts[SERVE_FACTS_MAX];
-    struct shoal_route route = { 0 };
-    const struct shoal_route_host *best;
     size_t count = serve_host_facts(agent->serve, facts, SERVE_FACTS_MAX);
 
     for (size_t i = 0; i < count; i++)
         if (shoal_job_id_equal(facts[i].job, call->job))
-            shoal_route_offer(&route,
+            shoal_route_offer(route,
                               &(struct shoal_route_host){ .node = agent->identity.node,
                                                           .ready = facts[i].ready,
                                                           .room = facts[i].room,
@@ -153,7 +156,15 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
                                                           .reached = true,
                                                           .tried = was_tried(call, agent->identity.node) },
                               chance, NULL);
-    offer_others(call, &route);
+    offer_others(call, route);
+}
+
+static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
+{
+    struct shoal_route route = { 0 };
+    const struct shoal_route_host *best;
+
+    offer_all(call, &route);
     best = shoal_route_best(&route);
     if (best == NULL)
         return false;
@@ -161,6 +172,18 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
     call->pieces = best->pieces;
     limit(call, best->limit_s);
     return true;
+}
+
+bool backend_infer_may_move(struct infer_call *call)
+{
+    struct shoal_route route = { 0 };
+    const struct shoal_route_host *best;
+
+    if (call->moves >= INFER_MOVES_MAX || call->tries >= INFER_TRIES_MAX)
+        return false;
+    offer_all(call, &route);
+    best = shoal_route_best(&route);
+    return best != NULL && best->open < best->room;
 }
 
 /* A canary that is not ready leaves its requests to the current version, and a current one to the one before: but not to a
@@ -189,6 +212,14 @@ void backend_infer_elsewhere(struct infer_call *call, bool full)
     backend_infer_next(call);
 }
 
+/* Where no other takes it any more, it goes to whoever is the cheapest now. */
+void backend_infer_moved(struct infer_call *call)
+{
+    if (!backend_infer_may_move(call))
+        call->tries = 0;
+    backend_infer_next(call);
+}
+
 /* ---- on this host ---- */
 
 static void on_local(void *arg, enum shoal_err err, const char *text, const struct serve_answer *answer)
@@ -213,6 +244,8 @@ static void on_local_piece(void *arg, struct shoal_view piece)
     call->infer.piece(call->arg, piece);
 }
 
+static void on_local_handed(void *arg) { ((struct infer_call *)arg)->waits = false; }
+
 static void run_here(struct infer_call *call, uint32_t timeout_ms)
 {
     const struct shoal_infer *i = &call->infer;
@@ -222,6 +255,7 @@ static void run_here(struct infer_call *call, uint32_t timeout_ms)
                              .gone = i->gone,
                              .id = &call->kernel_id,
                              .piece = i->piece == NULL ? NULL : on_local_piece,
+                             .handed = on_local_handed,
                              .done = on_local,
                              .arg = call,
                              .head = { .path = i->path,
@@ -232,7 +266,38 @@ static void run_here(struct infer_call *call, uint32_t timeout_ms)
                                        .user = i->caller->name,
                                        .header_len = i->header_len } };
 
-    (void)serve_host_infer(call->agent->serve, &ask);
+    call->waits = false;
+    if (serve_host_infer(call->agent->serve, &ask)) /* else it may be freed already */
+        call->waits = true;
+}
+
+/* I7, of one that waits on this host. */
+static void here_back(struct infer_call *call)
+{
+    if (call->kernel_id == 0 || !backend_infer_may_move(call) ||
+        !serve_host_take_back(call->agent->serve, call->kernel_id))
+        return;
+    call->kernel_id = 0;
+    call->waits = false;
+    call->moves++;
+    backend_infer_next(call);
+}
+
+static void look_back(struct agent *agent)
+{
+    struct infer_call *next;
+    unsigned left = BACK_LOOKS_MAX;
+
+    for (struct infer_call *call = agent->infer_calls; call != NULL && left > 0; call = next) {
+        next = call->all_next;
+        if (!call->waits || call->gone)
+            continue;
+        left--;
+        if (call->kernel_id != 0)
+            here_back(call);
+        else
+            backend_infer_out_back(call);
+    }
 }
 
 static bool out_is_full(const struct agent *agent)
@@ -395,6 +460,7 @@ void backend_infer_look(struct agent *agent)
     unsigned left = SHOAL_SERVICE_QUEUE_MAX;
 
     backend_infer_serve_look(agent);
+    look_back(agent);
     agent->held = NULL;
     while (call != NULL && left-- > 0) { /* those that are held again are put before */
         struct infer_call *next = call->next;

@@ -8,6 +8,7 @@
  *                                            <--- PART      of an answer's body that is large
  *       MORE  so many bytes were passed on   ---------->
  *       CANCEL                               ---------->
+ *       BACK  unless a kernel has it         ---------->    STALE, or nothing: an older node does not know the word
  *                                            <--- answer    status, type, and what is left of the body
  *
  * L1. All of a request goes over one lane, in order: no word has a number.
@@ -39,6 +40,7 @@ enum infer_word {
     WORD_PART,
     WORD_MORE,
     WORD_CANCEL,
+    WORD_BACK,
     WORD_COUNT
 };
 
@@ -56,6 +58,8 @@ struct infer_call {
     struct shoal_node_id tried[INFER_TRIES_MAX]; /* the last one has it now */
     unsigned tries;
     bool waits;  /* there, by its word */
+    bool back;   /* it was asked for: I7 */
+    unsigned moves;
     bool locked; /* within its own sending: what ends at once is looked at after it */
     bool again;
     bool full;                  /* a host was */
@@ -76,6 +80,10 @@ struct infer_call {
 void backend_infer_next(struct infer_call *call);
 /* The host that was asked has no kernel for it, or is full. */
 void backend_infer_elsewhere(struct infer_call *call, bool full);
+/* The host that was asked gave it back. */
+void backend_infer_moved(struct infer_call *call);
+/* I7: another host has a kernel that is free, as far as is known here. */
+bool backend_infer_may_move(struct infer_call *call);
 void backend_infer_end(struct infer_call *call, enum shoal_err err, const char *text,
                        const struct shoal_inferred *inferred);
 /* NULL: there is none, or its client is gone. */
@@ -88,6 +96,8 @@ void backend_infer_out_cancel(struct infer_call *call);
 /* WAITS, HANDED, TOOK, PIECE or PART, of the host that has the request. */
 void backend_infer_out_word(struct agent *agent, enum infer_word word, uint64_t id, struct shoal_node_id from,
                             struct shoal_view rest);
+/* I7: asks the host for it, if another one has a free kernel. */
+void backend_infer_out_back(struct infer_call *call);
 /* L2. */
 void backend_infer_out_again(struct agent *agent);
 /* False: there was no room, which will be looked at again; or no link. */

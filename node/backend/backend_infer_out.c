@@ -123,13 +123,16 @@ static void on_remote(void *arg, enum shoal_err err, const struct shoal_msg *msg
 {
     struct infer_call *call = arg;
     bool elsewhere = shoal_route_elsewhere(err, call->waits);
+    bool moved = call->back && err == SHOAL_ERR_STALE && !call->gone;
 
     out_remove(call);
     if (call->locked) { /* it was not even sent */
         call->again = true;
         return;
     }
-    if (call->gone || elsewhere) { /* I1 */
+    if (moved) {
+        backend_infer_moved(call);
+    } else if (call->gone || elsewhere) { /* I1 */
         answer_forget(call);
         backend_infer_elsewhere(call, err == SHOAL_ERR_FULL);
     } else if (err == SHOAL_ERR_UNREACHABLE) {
@@ -179,6 +182,7 @@ static void begin(struct infer_call *call)
     size_t len = call->infer.body.len;
 
     call->again = false;
+    call->back = false;
     call->locked = true;
     call->body_sent = call->body_took = call->pieces && len > INFER_CHUNK_BYTES ? INFER_CHUNK_BYTES : len;
     call->waits = call->body_sent < len; /* no kernel can have it yet */
@@ -241,6 +245,15 @@ void backend_infer_out_cancel(struct infer_call *call)
         (void)backend_infer_tell(call->agent, host_of(call), WORD_CANCEL, call->id, (struct shoal_view){ 0 });
 }
 
+void backend_infer_out_back(struct infer_call *call)
+{
+    if (!call->waits || call->back || call->gone || !is_out(call) || !call->pieces ||
+        call->body_took < call->infer.body.len || !backend_infer_may_move(call))
+        return;
+    call->back = backend_infer_tell(call->agent, host_of(call), WORD_BACK, call->id, (struct shoal_view){ 0 });
+    call->moves += call->back;
+}
+
 /* Its client hears why at once; the question to its host ends it. */
 static void give_up(struct infer_call *call, enum shoal_err err, const char *text)
 {
@@ -287,6 +300,8 @@ void backend_infer_out_word(struct agent *agent, enum infer_word word, uint64_t 
         return;
     if (word == WORD_WAITS || word == WORD_HANDED) {
         call->waits = word == WORD_WAITS;
+        call->back = false; /* a kernel has it: it was too late */
+        backend_infer_out_back(call);
     } else if (word == WORD_PIECE) {
         on_piece(call, rest);
     } else if (word == WORD_PART) {

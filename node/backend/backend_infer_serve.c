@@ -319,6 +319,14 @@ static void drop(struct served *s)
     end_failed(s, SHOAL_ERR_STALE, "the request was taken back");
 }
 
+/* Its asker knows of a free kernel elsewhere. */
+static void give_back(struct served *s)
+{
+    if (s->kernel_id == 0 || !serve_host_take_back(s->agent->serve, s->kernel_id))
+        return;
+    end_failed(s, SHOAL_ERR_STALE, "the request was given back");
+}
+
 static void take_more(struct served *s, struct shoal_view rest)
 {
     struct shoal_reader r = shoal_reader_init(rest);
@@ -348,7 +356,7 @@ static void take_word(struct agent *agent, enum infer_word word, uint64_t id, st
 {
     struct served *s = served_find(agent, id, from);
 
-    if (word != WORD_BODY && word != WORD_MORE && word != WORD_CANCEL) {
+    if (word != WORD_BODY && word != WORD_MORE && word != WORD_CANCEL && word != WORD_BACK) {
         backend_infer_out_word(agent, word, id, from, rest);
         return;
     }
@@ -358,6 +366,8 @@ static void take_word(struct agent *agent, enum infer_word word, uint64_t id, st
         take_body(s, rest);
     else if (word == WORD_MORE)
         take_more(s, rest);
+    else if (word == WORD_BACK)
+        give_back(s);
     else
         drop(s);
 }

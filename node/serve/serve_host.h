@@ -89,6 +89,8 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask);
 void serve_host_more(struct serve_host *host, uint64_t id, size_t bytes);
 /* Nobody waits for it any more: `done` does not run. */
 void serve_host_cancel(struct serve_host *host, uint64_t id);
+/* The same, but only while no kernel has it. False: one has, or it is not known. */
+bool serve_host_take_back(struct serve_host *host, uint64_t id);
 
 /* One service with a kernel's process on this host. */
 struct serve_facts {

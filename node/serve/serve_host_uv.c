@@ -997,18 +997,25 @@ static bool cancel_waiting(struct service *service, uint64_t id)
     return true;
 }
 
+bool serve_host_take_back(struct serve_host *host, uint64_t id)
+{
+    for (unsigned i = 0; i < SERVICES_MAX; i++)
+        if (host->services[i].used && cancel_waiting(&host->services[i], id))
+            return true;
+    return false;
+}
+
 void serve_host_cancel(struct serve_host *host, uint64_t id)
 {
     struct request *request;
     struct replica *replica = replica_of(host, id, &request);
 
-    if (replica != NULL && request->state != REQUEST_OVER) {
+    if (replica == NULL) {
+        (void)serve_host_take_back(host, id);
+    } else if (request->state != REQUEST_OVER) {
         request->state = REQUEST_OVER; /* the kernel's answer is dropped (H2) */
         say_of(replica, id, 0);
     }
-    for (unsigned i = 0; i < SERVICES_MAX && replica == NULL; i++)
-        if (host->services[i].used && cancel_waiting(&host->services[i], id))
-            return;
 }
 
 static uint32_t requests_of(const struct replica *replica)

@@ -1,9 +1,12 @@
 """Real kernels behind services: WMLA's Python contract, and a model by its file, from a package to an answer through any node."""
 
+import concurrent.futures
 import json
 import os
+import pathlib
 import re
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 
@@ -191,3 +194,31 @@ def test_a_model_by_its_file_answers_as_it_does_itself(new_mesh, package, tmp_pa
         assert [(one["name"], one["version"], one["state"]) for one in index] == [("net", "1", "READY"), ("none", "1", "UNAVAILABLE")]
         assert [one["name"] for one in get(mesh, host, "/v2/repository/index", b'{"ready": true}')[1]] == ["net"]
         assert get(mesh, host, "/v2/health/live") == (200, {"live": True}) and get(mesh, host, "/v2")[1]["name"] == "shoal"
+
+
+LONG = PING_PONG.replace("            task_context.set", """            if asked.startswith("/"):
+                open(asked + ".in", "w").close()
+            while asked.startswith("/") and not os.path.exists(asked):
+                time.sleep(0.02)
+            task_context.set""").replace("import os\n", "import os, time\n", 1)
+
+
+def test_a_request_waits_behind_no_long_one_while_another_kernel_is_free(new_mesh, package, tmp_path):
+    """Two hosts have a kernel each; who is asked does not know yet what another node has just sent to one of them."""
+    mesh = new_mesh(slots=1)
+    deploy(mesh, "echo", package(kernel_py=LONG.encode(), model_json=b'{"name": "echo", "kernel_path": "kernel.py"}'), replicas=2)
+    for host in mesh.hosts:
+        mesh.until(lambda: mesh.cli(host, "service", "show", "echo")["ready"] == 2, 120, "both are ready by the word of " + host.name)
+    hosts = mesh.hosts
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for turn in range(12):
+            go = tmp_path / str(turn)
+            late = threading.Timer(10, go.touch)  # else the one would wait for the other for ever
+            late.start()
+            long = pool.submit(ask, mesh, hosts[turn % 3], "echo", str(go).encode())
+            mesh.until(pathlib.Path(str(go) + ".in").exists, 30, "a kernel has it", pause=0.001)
+            assert ask(mesh, hosts[(turn + 1) % 3], "echo", b"short") == (200, b"short")
+            assert not go.exists(), "in turn %d it waited for the long one" % turn
+            late.cancel()
+            go.touch()
+            assert long.result(60)[0] == 200
