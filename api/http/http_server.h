@@ -240,6 +240,8 @@ void http_yield(struct shoal_http *http);
 bool http_body_may(struct http_request *request);
 /* The same of an answer of so many bytes that takes work to make: `turn` comes in a turn that has room for it. */
 void http_answer_later(struct http_request *request, uint64_t bytes, http_request_fn *turn);
+/* From `turn`: as many bytes are made, and more of the same answer is left, for which `turn` comes in a later turn. */
+void http_answer_on(struct http_request *request, http_request_fn *turn);
 /* The same of a message within a stream. False: try it again in a later turn. */
 bool http_message_may(struct shoal_http *http, size_t bytes);
 void http_handle_closed(struct shoal_http *http);

@@ -219,6 +219,25 @@ void http_answer_later(struct http_request *request, uint64_t bytes, http_reques
         wait_for_turn(request);
 }
 
+/* Before all others that wait, so that few answers are half made at a time. */
+void http_answer_on(struct http_request *request, http_request_fn *turn)
+{
+    struct shoal_http *http = request->http;
+
+    request->turn = turn;
+    if (http->stopping) {
+        turn(request);
+        return;
+    }
+    http_request_hold(request);
+    request->next_body = http->bodies;
+    if (http->bodies == NULL) {
+        http->bodies_last = request;
+        (void)uv_timer_start(&server_of(http)->bodies, on_bodies, 1, 0);
+    }
+    http->bodies = request;
+}
+
 bool http_message_may(struct shoal_http *http, size_t bytes)
 {
     if (http->messages_ms != http_now_ms(http)) {

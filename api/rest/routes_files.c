@@ -1,5 +1,7 @@
 /* The files of a job's RESULT_DIR, in any state of the job: the list of them, and each by its path.
  *
+ *   list --http_answer_later--> a part of it a turn, http_answer_on() between them --> sent as a whole
+ *
  * F1. An answer has the length that the list said: of a file that grows meanwhile its beginning, and one that shrinks breaks
  *     the connection. After the job's end no file changes any more. */
 #include <inttypes.h>
@@ -19,6 +21,9 @@ struct fetching {
     size_t file;
     uint64_t at, end; /* of the bytes that are sent */
     struct shoal_result_list list;
+    struct shoal_buf json; /* of the list, as far as it is made */
+    struct json_writer writer;
+    size_t made; /* files of the list that are in it */
     const char *missing; /* from the list; "": nothing */
 };
 
@@ -29,6 +34,7 @@ static void fetching_free(void *state)
 
     if (fetching->result != NULL)
         backend->result_close(backend->ctx, fetching->result);
+    shoal_buf_deinit(&fetching->json);
     free(fetching);
 }
 
@@ -63,25 +69,46 @@ static void file_json(struct json_writer *w, const struct shoal_result_file *fil
     json_end(w);
 }
 
-static void send_list(struct http_request *request)
+static void send_list(struct fetching *fetching)
 {
-    const struct fetching *fetching = request->state;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
+    struct json_writer *w = &fetching->writer;
+
+    json_end(w);
+    json_bool(w, "complete", fetching->missing[0] == '\0');
+    if (fetching->missing[0] != '\0')
+        json_text(w, "missing", fetching->missing);
+    json_end(w);
+    http_respond_json(fetching->request, 200, w);
+}
+
+/* So many cost a turn what it may handle of bodies. */
+#define TURN_FILES (SHOAL_HTTP_TURN_BODIES_BYTES / ROUTES_FILE_BYTES)
+
+static void make_list(struct http_request *request)
+{
+    struct fetching *fetching = request->state;
+    size_t end = fetching->list.count - fetching->made > TURN_FILES ? fetching->made + TURN_FILES : fetching->list.count;
 
     if (request->conn != NULL) {
-        json_object_begin(&w, NULL);
-        json_array_begin(&w, "files");
-        for (size_t i = 0; i < fetching->list.count; i++)
-            file_json(&w, &fetching->list.files[i]);
-        json_end(&w);
-        json_bool(&w, "complete", fetching->missing[0] == '\0');
-        if (fetching->missing[0] != '\0')
-            json_text(&w, "missing", fetching->missing);
-        json_end(&w);
-        http_respond_json(request, 200, &w);
+        for (; fetching->made < end; fetching->made++)
+            file_json(&fetching->writer, &fetching->list.files[fetching->made]);
+        if (end < fetching->list.count) {
+            http_answer_on(request, make_list);
+            return;
+        }
+        send_list(fetching);
     }
     http_request_release(request);
+}
+
+static void begin_list(struct fetching *fetching)
+{
+    size_t count = fetching->list.count;
+
+    fetching->writer = json_writer_init(&fetching->json);
+    json_object_begin(&fetching->writer, NULL);
+    json_array_begin(&fetching->writer, "files");
+    http_answer_later(fetching->request, (count < TURN_FILES ? count : TURN_FILES) * ROUTES_FILE_BYTES, make_list);
 }
 
 /* False: there is none, or this client holds too much already; the request is answered. */
@@ -116,7 +143,7 @@ static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
         http_respond_error(request, 503, "out of memory; try again later");
         http_request_release(request);
     } else {
-        http_answer_later(request, list->count * ROUTES_FILE_BYTES, send_list);
+        begin_list(fetching);
     }
 }
 

@@ -47,6 +47,8 @@ struct fake {
     uv_loop_t loop;
     uv_signal_t signal;
     uv_signal_t interrupt;
+    uv_prepare_t turn;
+    uint64_t turns; /* of the loop */
     struct shoal_http *http;
     int vast_fd;
     uint64_t wait_ms;
@@ -400,17 +402,29 @@ static void fake_log(void *ctx, const struct shoal_log_request *request, shoal_b
     (void)uv_timer_start(&wait->timer, wait_over, request->wait_ms < 250 ? request->wait_ms : 250, 0);
 }
 
+/* As many as a list has at most. */
+static struct shoal_result_list many_files(void)
+{
+    static struct shoal_result_file files[SHOAL_RESULT_FILES_MAX];
+    static char paths[SHOAL_RESULT_FILES_MAX][16];
+
+    for (size_t i = 0; i < SHOAL_RESULT_FILES_MAX; i++) {
+        (void)snprintf(paths[i], sizeof(paths[i]), "model/%05zu", i);
+        files[i] = (struct shoal_result_file){ .path = paths[i], .bytes = i, .mtime_s = 1700000000 };
+    }
+    return (struct shoal_result_list){ .files = files, .count = SHOAL_RESULT_FILES_MAX };
+}
+
 static void fake_result(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
                         void *arg)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err;
     struct fake_job *job = find(ctx, caller, id, &err, &msg);
-    struct shoal_result_file files[4] = { { .path = "model/bundle", .mtime_s = 1700000000 },
-                                          { .path = "log/app.task/stdout", .bytes = 5, .mtime_s = 1700000000 },
-                                          { .path = "log/loss..csv", .bytes = 5, .mtime_s = 1700000000 },
-                                          { .path = "log/../../out", .bytes = 5, .mtime_s = 1700000000 } };
-
+    static struct shoal_result_file files[4] = { { .path = "model/bundle", .mtime_s = 1700000000 },
+                                                 { .path = "log/app.task/stdout", .bytes = 5, .mtime_s = 1700000000 },
+                                                 { .path = "log/loss..csv", .bytes = 5, .mtime_s = 1700000000 },
+                                                 { .path = "log/../../out", .bytes = 5, .mtime_s = 1700000000 } };
     struct shoal_result_list list = { .files = files, .count = 2 };
 
     if (job != NULL) {
@@ -425,6 +439,8 @@ static void fake_result(void *ctx, const struct shoal_user *caller, const char *
             one.bytes = strcmp(job->app_name, "vast") == 0 ? VAST : 5;
             list = (struct shoal_result_list){ .files = &one, .count = 1 };
         }
+        if (strcmp(job->app_name, "many") == 0)
+            list = many_files();
     }
     done(arg, err, &msg, (struct shoal_result *)(void *)job, job == NULL ? NULL : &list);
 }
@@ -796,8 +812,18 @@ static void fake_status(void *ctx, struct shoal_mesh_status *status)
 
 static enum shoal_err fake_metrics(void *ctx, struct shoal_buf *text)
 {
-    (void)ctx;
-    return shoal_buf_append(text, "shoal_fake 1\n", 13);
+    const struct fake *fake = ctx;
+    char line[64];
+    int len = snprintf(line, sizeof(line), "shoal_fake 1\nshoal_fake_turns %" PRIu64 "\n", fake->turns);
+
+    return shoal_buf_append(text, line, (size_t)len);
+}
+
+static void on_turn(uv_prepare_t *turn)
+{
+    struct fake *fake = turn->data;
+
+    fake->turns++;
 }
 
 static enum shoal_err fake_debug(void *ctx, const char *name, struct shoal_buf *json)
@@ -812,6 +838,7 @@ static void on_stopped(void *arg)
 
     uv_close((uv_handle_t *)&fake->signal, NULL);
     uv_close((uv_handle_t *)&fake->interrupt, NULL);
+    uv_close((uv_handle_t *)&fake->turn, NULL);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -899,6 +926,9 @@ int main(int argc, char **argv)
     }
     (void)uv_signal_init(&fake.loop, &fake.signal);
     (void)uv_signal_init(&fake.loop, &fake.interrupt);
+    (void)uv_prepare_init(&fake.loop, &fake.turn);
+    fake.turn.data = &fake;
+    (void)uv_prepare_start(&fake.turn, on_turn);
     fake.signal.data = &fake;
     fake.interrupt.data = &fake;
     (void)uv_signal_start_oneshot(&fake.signal, on_signal, SIGTERM);

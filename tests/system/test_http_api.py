@@ -418,6 +418,24 @@ def test_a_file_that_is_not_there_is_404_unless_it_may_come(server):
         assert (b"a file is not in this list" in text) == (name != "plain"), text
 
 
+def test_the_longest_list_of_files_is_made_in_many_turns(server):
+    """Each turn makes a bounded part of it, and what others ask comes between."""
+    job = submit(server, args=ARGS + "%20--appName%20many")
+    wait_end(server, job)
+
+    def turns():
+        return int(re.search(rb"^shoal_fake_turns (\d+)", server.get("/v1/metrics")[1], flags=re.M).group(1))
+
+    began = turns()
+    without = turns() - began
+    began = turns()
+    answer, text = server.get("/v1/jobs/%s/files" % job)
+    assert turns() - began >= without + 11
+    listed = json.loads(text)
+    assert answer.status == 200 and listed["complete"]
+    assert [(file["path"], file["bytes"]) for file in listed["files"]] == [("model/%05d" % i, i) for i in range(8000)]
+
+
 def test_early_answer_reaches_a_client_that_still_sends(server):
     head = ("POST %s/execs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nContent-Type: %s\r\n"
             "Content-Length: 3000000\r\n\r\n" % (BASE, TYPE)).encode()
