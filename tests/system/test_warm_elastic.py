@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 LOADED = "an interpreter with the framework loaded waits"
 # What is compared is what a script sees once it has imported what an engine server imports; the search for packages' metadata, which
 # those imports begin, has a zip open until its cache is cleared.
-SEEN = FACTS.replace("begun = sorted(sys.modules)", "warm = 'torch' in sys.modules\nimport numpy, random, torch, torch._dynamo, gc, importlib.metadata\nimportlib.metadata.FastPath.__new__.cache_clear()\ngc.collect()\nbegun = []") + """
+SEEN = FACTS.replace("begun = sorted(sys.modules)", "warm = 'torch' in sys.modules\nimport numpy, random, torch, torch._dynamo.config, gc, importlib.metadata\nimportlib.metadata.FastPath.__new__.cache_clear()\ngc.collect()\nbegun = []") + """
 print(json.dumps({"warm": warm, "threads": torch.get_num_threads()}))
 print(json.dumps({"numpy": numpy.random.rand(), "random": random.random(), "seed": torch.initial_seed(), "torch": torch.rand(1).item()}))
 shown = dict(pair.split("=", 1) for pair in open("/proc/self/environ").read().split(chr(0)) if "=" in pair)

@@ -9,6 +9,7 @@
       _travel     what travels, and how            _data    DataLoaders and iterables as samples by number
       _device     "cuda" where no GPU is           _batches who gets what of a batch
       _late       once torch is imported
+      _dynamo     ... and its compiler, where something is compiled
                                                    _chance  every generator, seeded for each mini-batch
    both: _optimizers (one or several), _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal),
    _collective (collectives on tensors)

@@ -42,8 +42,8 @@ def forget_worker():
 
 
 def import_framework():
-    """With one thread, so that no pool starts; torch._dynamo is what the first optimizer would import. What is there
-    then stays, so the collector need neither look at it while it grows nor touch (and so copy) it in engines."""
+    """With one thread, so that no pool starts. What is there then stays, so the collector need neither look at it while it
+    grows nor touch (and so copy) it in engines."""
     gc.disable()
     wanted = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ.update({name: "1" for name in wanted})
@@ -69,10 +69,10 @@ def load_modules():
                            _records, _trainer, _travel)
     else:
         import torch
-        import torch._dynamo  # noqa: F401
-        from pyedt import (_batches, _bundle, _chance, _comm, _compute, _data, _device, _engine, _loader,  # noqa: F401
+        from pyedt import (_batches, _bundle, _chance, _comm, _compute, _data, _device, _dynamo, _engine, _loader,  # noqa: F401
                            _optimizers, _preload, _records, _state, _trainer, _travel)
 
+        _dynamo.wait()
         torch.set_num_threads(1)
 
 

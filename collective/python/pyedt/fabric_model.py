@@ -19,10 +19,11 @@ def announce():
     print("<> FABRIC_BACKEND %s" % os.environ["FABRIC_BACKEND"], flush=True)
 
 
-def stay_on_cpu():
-    from pyedt import _device
+def after_torch():
+    from pyedt import _device, _dynamo
 
     _device.stay_on_cpu()
+    _dynamo.wait()
 
 
 def one_thread():
@@ -34,7 +35,7 @@ def one_thread():
 
 announce()
 if os.environ["FABRIC_BACKEND"].lower() == "pytorch":
-    _late.when_loaded("torch", stay_on_cpu)
+    _late.when_loaded("torch", after_torch)
 elif _late.is_keras():
     _late.when_loaded("tensorflow", one_thread)
 

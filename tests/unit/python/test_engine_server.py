@@ -36,10 +36,6 @@ def main():
 """
 
 
-# What the first optimizer would import, 1 s of a core for each server of these tests, which make no optimizer.
-NO_DYNAMO = "import sys, types\nsys.modules['torch._dynamo'] = types.ModuleType('torch._dynamo')\n"
-
-
 def start_server(code, others=(), folder=None):
     """(our socket, process) of a server that runs after `code`; its engines fall to us."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -50,7 +46,7 @@ def start_server(code, others=(), folder=None):
     for name in ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN"):
         environment.pop(name, None)
     said = [open(folder / ("server." + name), "w") for name in ("stdout", "stderr")] if folder else [None, None]
-    process = subprocess.Popen([sys.executable, "-c", NO_DYNAMO + code + "\nimport pyedt.engine_server as s\ns.main()"],
+    process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
                                env=environment, pass_fds=[theirs.fileno()], stdout=said[0], stderr=said[1])
     for file in filter(None, said):
         file.close()
@@ -244,7 +240,7 @@ class Kitchen:
         # Also of the server that starts afresh: its environment is what lies below `env`, and its engine is ours.
         (folder / "site").mkdir()
         (folder / "site" / "sitecustomize.py").write_text(
-            NO_DYNAMO + "import sysconfig\nget = sysconfig.get_paths\n"
+            "import sysconfig\nget = sysconfig.get_paths\n"
             "sysconfig.get_paths = lambda *words: dict(get(*words), purelib=%r)\n"
             "if __import__('os').environ.get('SHOAL_SERVER_FD'):\n"
             "    import pyedt._engine as e\n    exec(open(%r).read(), e.__dict__)\n"

@@ -1,6 +1,8 @@
 """The update of the weights: torch's fused kernel where it takes all of it, torch's plain one else (O3 of _optimizers.py)."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -95,3 +97,64 @@ def test_a_count_of_steps_that_lies_elsewhere_goes_to_its_parameter(monkeypatch)
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: None)
     _optimizers.update(optimizer)
     assert optimizer.state[parameter]["step"].device.type == "meta"
+
+
+WAITS = """
+import sys, types
+import torch
+import fabric_model
+from torch import nn
+
+model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
+
+def train(kind):
+    optimizer = kind([p for p in model.parameters() if p.ndim == 2 or kind.__name__ != "Muon"], lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(torch.ones(4, 1, 8, 8)), torch.tensor([1, 2, 3, 4]))
+        loss.backward()
+        return loss
+    for _ in range(2):
+        closure()
+        optimizer.step(*[closure] * (kind.__name__ == "LBFGS"))
+        schedule.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    return optimizer
+
+kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind not in (torch.optim.Optimizer, torch.optim.SparseAdam)]
+made = [train(kind) for kind in kinds]
+assert len(made) > 10 and "torch._dynamo.config" not in sys.modules, "an optimizer has imported the compiler"
+waited = sys.modules["torch._dynamo"]
+assert waited.__name__ == "torch._dynamo" and waited.__spec__.origin.endswith("__init__.py") and "torch._dynamo.config" not in sys.modules
+
+def fused(x):
+    made[0].zero_grad()  # which the compiler leaves alone, though it has run before
+    return 2 * x + 1
+
+seen = []
+def backend(graph, inputs):
+    seen.append(graph)
+    return graph.forward
+
+assert torch.compile(fused, backend=backend)(torch.ones(3)).tolist() == [3, 3, 3] and len(seen) == 1
+assert torch._dynamo is waited is sys.modules["torch._dynamo"] and type(waited) is types.ModuleType
+assert waited.disable.__module__.startswith("torch._dynamo") and waited.config.__name__ == "torch._dynamo.config"
+train(torch.optim.Adam)
+"""
+
+
+@pytest.mark.parametrize("first", ["import torch", "import torch._dynamo", "import fabric_model"])
+def test_the_compiler_is_imported_once_something_is_compiled(first):
+    """Not by the first optimizer, which costs more than a second; where the script has imported it, it stays."""
+    text = first + "\n" + WAITS
+    if first == "import torch._dynamo":
+        text = text.replace('"torch._dynamo.config" not in sys.modules', '"torch._dynamo.config" in sys.modules')
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_submodule_of_the_compiler_brings_all_of_it():
+    text = "import torch, fabric_model\nimport torch._dynamo.config as config\nassert config is torch._dynamo.config and torch._dynamo.optimize"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
