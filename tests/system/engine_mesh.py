@@ -4,7 +4,9 @@ between them goes through UCX on loopback.
 
     EngineMesh --engine server, worker socket--> engines      --worker socket--> driver (a script)"""
 
+import atexit
 import ctypes
+import functools
 import mmap
 import os
 import pathlib
@@ -29,6 +31,7 @@ FUTEX_SYSCALL, FUTEX_WAKE = 202, 1
 PR_SET_CHILD_SUBREAPER = 36
 sys.path.insert(0, str(ROOT / "collective" / "python"))
 
+import engine_forks  # noqa: E402
 from pyedt import engine_server  # noqa: E402
 
 
@@ -38,6 +41,29 @@ def library():
     if out.name.startswith("asan"):
         out = out.parent / "release"
     return out / "libshoal.so"
+
+
+@functools.cache
+def fabric():
+    """FABRIC_HOME, made once."""
+    folder = tempfile.TemporaryDirectory(prefix="shoal-fabric-")
+    atexit.register(folder.cleanup)
+    build = ROOT / "collective" / "python" / "build_fabric.py"
+    subprocess.run([sys.executable, str(build), folder.name, str(library())], check=True)
+    return folder.name
+
+
+def base_environment():
+    """What programs of all meshes have."""
+    return {"PATH": os.environ["PATH"], "FABRIC_HOME": fabric(), "FABRIC_BACKEND": "pytorch", "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1", "PYTHONPATH": "%s/tools:%s/libs/fabric.zip" % (fabric(), fabric())}
+
+
+@functools.cache
+def forks():
+    made = engine_forks.Forks(dict(base_environment(), HOME=fabric()))
+    atexit.register(made.close)
+    return made
 
 
 class Bytes:
@@ -83,11 +109,9 @@ class Host:
     def start_server(self, environment):
         self.server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.server.settimeout(120)
-        for fd in (self.page_fd, self.arena_fd):
-            os.set_inheritable(fd, True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "pyedt.engine_server"], env=dict(environment, SHOAL_SERVER_FD=str(theirs.fileno())),
-            pass_fds=[theirs.fileno(), self.page_fd, self.arena_fd], cwd=environment["PWD"])
+        fds = (theirs.fileno(), self.page_fd, self.arena_fd)
+        self.process = forks().start("pyedt.engine_server", environment["PWD"], dict(environment, SHOAL_SERVER_FD=str(theirs.fileno())),
+                                     {fd: fd for fd in fds})
         theirs.close()
 
     def revoke(self, word):
@@ -130,21 +154,16 @@ class Engine:
 
 
 class EngineMesh:
-    def __init__(self, folder, hosts=1, seed=7, environment=None):
+    def __init__(self, folder, hosts=1, seed=7):
         self.folder = pathlib.Path(folder)
         self.work = self.folder / "work"
         self.result = self.folder / "result"
         for path in (self.work, self.result):
             path.mkdir(exist_ok=True)
-        self.fabric = self.folder / "fabric"
-        subprocess.run([sys.executable, str(ROOT / "collective" / "python" / "build_fabric.py"), str(self.fabric),
-                        str(library())], check=True)
-        self.environment = {
-            "PATH": os.environ["PATH"], "HOME": str(self.folder), "PWD": str(self.work), "RESULT_DIR": str(self.result),
-            "FABRIC_HOME": str(self.fabric), "FABRIC_BACKEND": "pytorch", "OMP_NUM_THREADS": "1", "WMLA_NWORKER": "16",
-            "PYTHONPATH": "%s/tools:%s/libs/fabric.zip:%s" % (self.fabric, self.fabric, self.work),
-            "SHOAL_JOB_ID": JOB, "SHOAL_GENERATION": "1", "SHOAL_FABRIC_TRUSTED": "lo", "PYTHONUNBUFFERED": "1"}
-        self.environment.update(environment or {})
+        self.environment = dict(
+            base_environment(), HOME=str(self.folder), PWD=str(self.work), RESULT_DIR=str(self.result), WMLA_NWORKER="16",
+            SHOAL_JOB_ID=JOB, SHOAL_GENERATION="1", SHOAL_FABRIC_TRUSTED="lo")
+        self.environment["PYTHONPATH"] += ":%s" % self.work
         self.hosts = [Host(i) for i in range(hosts)]
         self.socket_folder = tempfile.mkdtemp(prefix="mesh")  # a short path: socket names are bounded
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -196,11 +215,10 @@ class EngineMesh:
         """Run a script as the job's driver."""
         path = self.work / "main.py"
         path.write_text(script)
-        log = open(self.folder / "driver.log", "ab")
-        self.driver_process = subprocess.Popen(
-            [sys.executable, str(path)], cwd=str(self.work), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env=dict(self.environment, DLI_IS_DRIVER="true", SHOAL_WORKER_ID="1", LOG_DIR=str(self.folder / "driver")))
-        log.close()
+        with open(self.folder / "driver.log", "ab") as log, open(os.devnull) as none:
+            self.driver_process = forks().start(
+                path, self.work, dict(self.environment, DLI_IS_DRIVER="true", SHOAL_WORKER_ID="1", LOG_DIR=str(self.folder / "driver")),
+                {0: none.fileno(), 1: log.fileno(), 2: log.fileno()})
 
     def driver_log(self):
         return (self.folder / "driver.log").read_text()
