@@ -41,9 +41,9 @@ LANES = 3  # of what waits for processes, leases and each other, unless --lanes 
 SPARE = 2  # lanes more that take a part when cores have been idle, so many of them for so long
 IDLE_CORES, IDLE_SECONDS = 0.5, 8
 # What keeps a lane busy for long, the longest first, so that the lanes end together; what is not named comes last. A row may
-# be a part of a file, with pytest's -k; whoever adds a test to such a file adds it to one of its parts, by its name.
-PARTS = (("system/test_kill_matrix.py", "point or callback"), ("system/test_kill_matrix.py", "not (point or callback)"),
-         ("system/test_power.py", ""), ("system/test_hosts_apart.py", "a_host or a_data_link or a_path"),
+# be a part of a file, with pytest's -k, where its tests share no mesh (a mesh more is cold: 10 s of a core); whoever adds a test to such
+# a file adds it to one of its parts, by its name.
+PARTS = (("system/test_kill_matrix.py", ""), ("system/test_power.py", ""), ("system/test_hosts_apart.py", "a_host or a_data_link or a_path"),
          ("system/test_hosts_apart.py", "not (a_host or a_data_link or a_path)"), ("system/test_members.py", ""), ("system/test_same_bits.py", ""),
          ("system/test_recover.py", ""), ("system/test_upgrade.py", ""), ("system/test_bad_input.py", ""), ("system/test_engines.py", ""),
          ("system/test_archive.py", ""), ("system/test_results.py", ""), ("system/test_warm_elastic.py", ""),
