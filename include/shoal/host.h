@@ -50,6 +50,10 @@ struct shoal_host_live {
     uint64_t lease_generation;
 };
 
+/* Its host could not start it: no process, no descriptor, or a file that could not be opened. Nothing of the user's code ran, and
+ * another host may do better. Readers of before take it as any status below 0: nobody knows how it ended. */
+#define SHOAL_STATUS_UNSTARTED (-2)
+
 struct shoal_host_event {
     enum shoal_host_event_kind kind;
     union {
@@ -59,7 +63,7 @@ struct shoal_host_event {
         } started;
         struct {
             uint64_t worker_id;
-            int32_t status; /* exit code, or the signal */
+            int32_t status; /* exit code, or the signal; SHOAL_STATUS_UNSTARTED */
             bool signalled;
             char text[SHOAL_HOST_WHY_BYTES]; /* why it could not start, or the last line of its stderr; "" */
         } exited;

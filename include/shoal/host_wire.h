@@ -92,7 +92,7 @@ struct shoal_worker_report {
     bool ran; /* RUN was asked for; false in EXITED: it never started, nothing was lost */
     bool frozen;
     bool stuck;     /* its heartbeat word stands still, or it is dying: it does no step any more, EXITED follows */
-    int32_t status; /* EXITED */
+    int32_t status; /* EXITED; SHOAL_STATUS_UNSTARTED with `ran` false: its host could not start it */
     bool signalled;
     uint32_t call; /* newest call that it was given and has said HELLO or READY for */
     uint32_t ready_call;

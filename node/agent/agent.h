@@ -147,6 +147,7 @@ struct agent_job {
     uint32_t code_files;    /* of the submitted code: they do not count as the job's */
     char over[200];         /* it has written too much, so it is ended here, and why; "": it has not */
     char failure[SHOAL_JOB_REASON_BYTES];
+    bool failed_for_all; /* another host would do no better with these files */
     char result_dir[AGENT_PATH_BYTES];
     char work_dir[AGENT_PATH_BYTES];
     char main_path[AGENT_PATH_BYTES];

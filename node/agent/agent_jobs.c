@@ -219,6 +219,8 @@ static void start_waiting(struct agent *agent, struct agent_job *job);
 static void files_done(struct agent *agent, struct agent_job *job, enum shoal_err err, const char *text)
 {
     job->files = err == SHOAL_OK ? AGENT_FILES_READY : AGENT_FILES_FAILED;
+    job->failed_for_all = (err == SHOAL_ERR_NOT_FOUND && job->spec.main_file[0] != '/') || err == SHOAL_ERR_MALFORMED ||
+                          err == SHOAL_ERR_INVALID;
     if (err != SHOAL_OK)
         (void)snprintf(job->failure, sizeof(job->failure), "%s", text);
     else if (agent->boot_is_new)
@@ -492,13 +494,14 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
 
 /* ---- start ---- */
 
-/* It ends as one that ran: its slot is free once the kernel says so, which nobody looks at for a process that never was. */
-static void not_started(struct agent *agent, uint64_t worker_id, uint32_t slot, const char *text)
+/* Its slot ends as that of one that ran: it is free once the kernel says so, which nobody looks at for a process that never was.
+ * `status`: SHOAL_STATUS_UNSTARTED, or an exit status if no other host would do better. */
+static void not_started(struct agent *agent, uint64_t worker_id, uint32_t slot, int32_t status, const char *text)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
 
     event.u.exited.worker_id = worker_id;
-    event.u.exited.status = -1;
+    event.u.exited.status = status;
     (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
     agent_log(agent, "worker %llu is not started: %.199s", (unsigned long long)worker_id, text);
     agent_host_event(agent, &event);
@@ -506,12 +509,12 @@ static void not_started(struct agent *agent, uint64_t worker_id, uint32_t slot, 
 }
 
 /* The same of one that has its place among the job's runs, and may be kept for the agent's next life. */
-static void run_refused(struct agent *agent, struct agent_run *run, const char *text)
+static void run_refused(struct agent *agent, struct agent_run *run, int32_t status, const char *text)
 {
     const uint64_t worker_id = run->worker_id;
 
     run->used = false;
-    not_started(agent, worker_id, run->slot, text);
+    not_started(agent, worker_id, run->slot, status, text);
     agent_run_forget_later(agent, worker_id);
 }
 
@@ -615,6 +618,8 @@ void agent_run_end_text(const struct agent_run *run, int32_t status, bool signal
         (void)snprintf(place, sizeof(place), " of slot %u", run->slot);
     if (agent_run_ended_as_ordered(run, status, signalled))
         (void)snprintf(text, cap, "worker %llu%s ended, as it was ordered to", (unsigned long long)run->worker_id, place);
+    else if (status == SHOAL_STATUS_UNSTARTED && !signalled)
+        (void)snprintf(text, cap, "worker %llu%s could not be started: %s", (unsigned long long)run->worker_id, place, why);
     else
         (void)snprintf(text, cap, "worker %llu%s ended: %s %d%s%s", (unsigned long long)run->worker_id, place,
                        signalled ? "signal" : "status", status, why[0] == '\0' ? "" : ": ", why);
@@ -661,9 +666,9 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     agent_run_launcher(job, run, line);
     launcher_notes(job, run);
     if (t->full) /* a submit to an older agent takes more than can be started */
-        run_refused(agent, run, "its arguments and environment are more than fits; put them into a file");
+        run_refused(agent, run, 1, "its arguments and environment are more than fits; put them into a file");
     else if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
-        run_refused(agent, run, msg.text);
+        run_refused(agent, run, SHOAL_STATUS_UNSTARTED, msg.text);
     else
         agent_serve_started(agent, job, run);
     free(t);
@@ -679,7 +684,7 @@ static void start_waiting(struct agent *agent, struct agent_job *job)
         if (job->files == AGENT_FILES_READY) {
             start_run(agent, job, run);
         } else if (job->files == AGENT_FILES_FAILED) {
-            run_refused(agent, run, job->failure);
+            run_refused(agent, run, job->failed_for_all ? 1 : SHOAL_STATUS_UNSTARTED, job->failure);
         }
     }
 }
@@ -794,7 +799,7 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
     if (run != NULL && job->spec_bytes.len == 0)
         agent_job_reopen(agent, job, order->u.run.generation);
     if (run == NULL || job->spec_bytes.len == 0) {
-        not_started(agent, place->worker_id, place->slot, "this host does not know the job's specification");
+        not_started(agent, place->worker_id, place->slot, SHOAL_STATUS_UNSTARTED, "this host does not know the job's specification");
         return;
     }
     *run = (struct agent_run){ .used = true,

@@ -2,6 +2,7 @@
  * inherit and nothing else. */
 #include "runner_state.h"
 
+#include "spawn.h"
 #include "warm.h"
 
 #include <errno.h>
@@ -144,7 +145,7 @@ enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_star
         if (*pid == 0)
             become(start, fds, kept, 3);
         if (*pid < 0)
-            err = shoal_fail(msg, SHOAL_ERR_FULL, "cannot fork: %s; raise the process limit", strerror(errno));
+            err = shoal_fail(msg, SHOAL_ERR_FULL, "cannot fork: %s; " SPAWN_REMEDY, strerror(errno));
     }
     for (int i = 0; i < 3; i++)
         if (fds[i] >= 0)
@@ -233,7 +234,8 @@ void runner_on_start(struct runner *runner, const struct shoal_runner_start *sta
         (void)close(lock); /* R1: from here on the worker's copy is the lock */
     if (err != SHOAL_OK) {
         (void)snprintf(child->text, sizeof(child->text), "%s", msg.text);
-        child_ended(runner, child, -1, false);
+        /* An engine server that does not answer may have failed in what it has loaded: the user's code. */
+        child_ended(runner, child, start->how == SHOAL_START_EXEC ? SHOAL_STATUS_UNSTARTED : -1, false);
     } else if (pid > 0) {
         child_running(runner, child, pid);
     }

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include "shoal/host.h"
 #include "shoal/runner.h"
 #include "shoal/worker.h"
 

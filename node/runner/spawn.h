@@ -11,7 +11,8 @@
  * P2. A runner gets the socket that came with its order, and what it says of itself goes where the agent's log goes;
  *     nothing else of the agent's or the helper's is open in it.
  * P3. An order that is lost (the helper was killed, or has no process to give) closes the runner's listening socket: the
- *     agent's connection to it breaks before a WELCOME, and the agent asks again.
+ *     agent's connection to it breaks before a WELCOME, and the agent asks again. Before that, the helper says why as bare text on
+ *     its socket, if it can: the only thing that it says.
  * P4. What does not decode, or has not exactly two descriptors, is dropped: it harms neither the helper nor a runner.
  * P5. The helper is subreaper of its runners: whoever a runner leaves behind, killed by its own job perhaps, becomes a child
  *     of the helper, which kills it, whatever environment, session and descriptors it has. The helper holds the lock that
@@ -29,6 +30,8 @@
 #define SPAWN_RUNNER 1 /* the only kind */
 #define SPAWN_DIR_BYTES 560
 #define SPAWN_MESSAGE_MAX 1024
+#define SPAWN_WHY_BYTES 160
+#define SPAWN_REMEDY "raise the limit of processes of this host's agent (ulimit -u, TasksMax=)"
 /* Runners of one helper, and those that have ended and left somebody behind. */
 #define SPAWN_RUNNERS_MAX 256
 
@@ -78,6 +81,8 @@ SHOAL_MUST_CHECK enum shoal_err spawner_create(struct spawner **spawner, struct 
 /* UNREACHABLE: no helper runs or can be started. */
 SHOAL_MUST_CHECK enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order,
                                                const struct spawn_fds *fds, struct shoal_msg *msg);
+/* Why the helper has not started the last runner of the job, by its own word; "" if it has said nothing. Valid until the next call. */
+const char *spawner_why(struct spawner *spawner, const char *job);
 /* The helper ends when its runners have; `done` runs when nothing of the spawner is left. */
 void spawner_stop(struct spawner *spawner, void (*done)(void *arg), void *arg);
 

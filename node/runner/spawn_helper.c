@@ -141,8 +141,11 @@ static bool on_order(struct helper *helper, struct shoal_view datagram, struct o
     if (pid == 0)
         become_runner(&order, helper, given->fds[0]);
     if (pid < 0) {
-        (void)dprintf(2, "spawn helper: no process for the runner of %s: %s; raise the process limit\n", order.job,
-                      strerror(errno));
+        char why[SPAWN_WHY_BYTES];
+
+        (void)snprintf(why, sizeof(why), "no process for the runner of %s: %s; " SPAWN_REMEDY, order.job, strerror(errno));
+        (void)dprintf(2, "spawn helper: %s\n", why);
+        (void)send(helper->socket, why, strlen(why), MSG_DONTWAIT | MSG_NOSIGNAL); /* before its socket breaks (P3) */
         return true;
     }
     helper->kept[helper->kept_count++] = (struct kept){ .pid = pid, .lock = given->fds[1] }; /* P5 */

@@ -20,6 +20,7 @@
 #include "shoal/banned.h"
 
 #define HELPER_FD 3
+#define HEAR_MAX 64 /* of its words in one turn */
 /* As many orders as there are runners on a host, each about 2 KiB with what the kernel adds. */
 #define SOCKET_BYTES (1024 * 1024)
 
@@ -35,6 +36,7 @@ struct spawner {
     uv_loop_t *loop;
     struct helper *helper; /* NULL: none runs */
     unsigned handles_open;
+    char why[SPAWN_WHY_BYTES]; /* the last that a helper said */
     bool stopped;
     void (*done)(void *arg);
     void *done_arg;
@@ -81,14 +83,37 @@ static void helper_end(struct spawner *spawner)
     helper_forget(spawner);
 }
 
-/* It never says anything: readable means gone. */
+/* What it has said (P3). False: it is gone. */
+static bool helper_hear(struct spawner *spawner)
+{
+    for (unsigned i = 0; i < HEAR_MAX; i++) {
+        char text[SPAWN_WHY_BYTES];
+        ssize_t len = recv(spawner->helper->socket, text, sizeof(text) - 1, MSG_DONTWAIT);
+
+        if (len < 0 && (errno == EAGAIN || errno == EINTR))
+            return true;
+        if (len <= 0)
+            return false;
+        text[len] = '\0';
+        memcpy(spawner->why, text, sizeof(text));
+    }
+    return true;
+}
+
 static void on_socket(uv_poll_t *poll, int status, int events)
 {
     struct helper *helper = poll->data;
 
-    (void)status;
     (void)events;
-    helper_end(helper->spawner);
+    if (status < 0 || !helper_hear(helper->spawner))
+        helper_end(helper->spawner);
+}
+
+const char *spawner_why(struct spawner *spawner, const char *job)
+{
+    if (spawner->helper != NULL && !helper_hear(spawner))
+        helper_end(spawner);
+    return strstr(spawner->why, job) != NULL ? spawner->why : "";
 }
 
 /* The small program beside ours, as it is built, or where `make install` puts it; else our own, which does the same and
@@ -200,6 +225,8 @@ enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order 
 {
     int code = 0;
 
+    if (strstr(spawner->why, order->job) != NULL)
+        spawner->why[0] = '\0'; /* of another time */
     for (unsigned i = 0; i < 2; i++) { /* twice: the first may tell that the helper has ended */
         enum shoal_err err = helper_start(spawner, msg);
 

@@ -25,6 +25,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "shoal/host.h"
 #include "shoal/worker_wire.h"
 
 #include "shoal/banned.h"
@@ -213,7 +214,7 @@ static void ends_tell(struct runner_link *runner)
     runner->end_count = 0;
 }
 
-static bool runner_again(struct runner_link *runner);
+static bool runner_again(struct runner_link *runner, struct shoal_msg *why);
 
 /* Before anybody may start another runner of it. */
 static void runner_orphans(struct runner_link *runner)
@@ -235,6 +236,7 @@ static void runner_orphans(struct runner_link *runner)
 void workers_runner_lost(struct runner_link *runner)
 {
     struct workers *workers = runner->workers;
+    struct shoal_msg msg = { "" };
 
     if (!runner->poll_open)
         return;
@@ -243,10 +245,16 @@ void workers_runner_lost(struct runner_link *runner)
     runner->poll_open = false;
     runner->lost = true;
     (void)uv_poll_stop(&runner->poll);
-    if (!runner->welcomed && runner_again(runner))
+    if (!runner->welcomed && runner_again(runner, &msg))
         runner->alive_count = 0; /* they are the new link's */
     if (runner->alive_count > 0)
         runner_orphans(runner);
+    while (runner->alive_count > 0 && !runner->welcomed && runner->spawns > 0) { /* it has heard no order: nothing has begun */
+        uint64_t worker_id = runner->alive[0].worker_id;
+
+        workers_alive_remove(workers, runner, worker_id);
+        workers->options.on_exited(workers->options.arg, worker_id, SHOAL_STATUS_UNSTARTED, false, msg.text);
+    }
     while (runner->alive_count > 0) {
         uint64_t worker_id = runner->alive[0].worker_id;
 
@@ -589,24 +597,49 @@ static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id 
     return err;
 }
 
+/* The same, and the agent's connection to it. The helper's own word says more than a socket that is closed already. */
+static enum shoal_err runner_begin(struct workers *workers, struct shoal_job_id job, uint32_t generation, const struct shoal_runner_start *warm,
+                                   struct runner_link **runner, struct shoal_msg *msg)
+{
+    char job_text[SHOAL_JOB_ID_TEXT_BYTES];
+    uint64_t warm_server;
+    enum shoal_err err = runner_spawn(workers, job, generation, warm, &warm_server, msg);
+    const char *why;
+
+    if (err != SHOAL_OK)
+        return err;
+    err = runner_connect(workers, job, generation, runner, msg);
+    if (err == SHOAL_OK) {
+        (*runner)->warm_server = warm_server;
+        return SHOAL_OK;
+    }
+    shoal_job_id_text(job, job_text);
+    why = spawner_why(workers->spawner, job_text);
+    return why[0] == '\0' ? err : shoal_fail(msg, err, "%s", why);
+}
+
 /* P3 of spawn.h: the order was lost, and nothing of it has begun, since a runner says WELCOME before it hears what it is
- * told. Another runner takes the same orders. False: it was tried often enough, or cannot be tried. */
-static bool runner_again(struct runner_link *runner)
+ * told. Another runner takes the same orders. False: it was tried often enough, or cannot be tried; `why` says so. */
+static bool runner_again(struct runner_link *runner, struct shoal_msg *why)
 {
     struct workers *workers = runner->workers;
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
     struct runner_link *next;
-    struct shoal_msg msg = { "" };
-    uint64_t next_server;
 
-    if (runner->spawns == 0 || runner->spawns == SPAWNS_MAX || workers->stopped)
+    if (runner->spawns == 0 || runner->spawns == SPAWNS_MAX || workers->stopped) {
+        shoal_job_id_text(runner->job, job);
+        (void)snprintf(why->text, sizeof(why->text), "%s", spawner_why(workers->spawner, job));
+        if (why->text[0] == '\0')
+            (void)snprintf(why->text, sizeof(why->text), "its runner ended before it took an order, in each of %u tries; see the log "
+                           "of this host's agent", runner->spawns);
         return false;
+    }
     if (runner->warm_server != 0) {
         warm_failed(workers->warm, runner->warm_server);
         workers->options.on_cold(workers->options.arg, runner->job, "the warm interpreter ended, or did not answer");
     }
-    if (runner_spawn(workers, runner->job, runner->generation, NULL, &next_server, &msg) != SHOAL_OK ||
-        runner_connect(workers, runner->job, runner->generation, &next, &msg) != SHOAL_OK) {
-        (void)fprintf(stderr, "a runner was lost, and no other can be started: %s\n", msg.text);
+    if (runner_begin(workers, runner->job, runner->generation, NULL, &next, why) != SHOAL_OK) {
+        (void)fprintf(stderr, "a runner was lost, and no other can be started: %s\n", why->text);
         return false;
     }
     next->spawns = runner->spawns + 1;
@@ -644,17 +677,13 @@ enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, u
                              const struct shoal_runner_start *start, struct shoal_msg *msg)
 {
     struct runner_link *runner = workers_runner_find(workers, job);
-    uint64_t warm_server;
     enum shoal_err err;
 
     if (runner == NULL) {
-        err = runner_spawn(workers, job, generation, start->warm == SHOAL_WARM_NONE ? NULL : start, &warm_server, msg);
-        if (err == SHOAL_OK)
-            err = runner_connect(workers, job, generation, &runner, msg);
+        err = runner_begin(workers, job, generation, start->warm == SHOAL_WARM_NONE ? NULL : start, &runner, msg);
         if (err != SHOAL_OK)
             return err;
         runner->spawns = 1;
-        runner->warm_server = warm_server;
         runner->asked_ns = uv_hrtime();
     }
     if (runner->alive_count == SHOAL_RUNNER_WORKERS_MAX)

@@ -302,6 +302,7 @@ void slots_worker_exited(struct slots_step *s, struct worker *worker, int32_t st
     (void)revoke_for(s, worker);
     slots_worker_move(worker, SHOAL_PHASE_EXITED);
     worker->report.status = status;
+    worker->report.ran = worker->report.ran && status != SHOAL_STATUS_UNSTARTED;
     worker->report.signalled = signalled;
     worker->report.frozen = false;
     if (text[0] != '\0' && !worker->report.failed) /* what it said itself says more than its last line */

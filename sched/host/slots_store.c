@@ -187,13 +187,13 @@ static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64
         return;
     }
     worker->run = shoal_get_bool(r);
-    worker->report.ran = worker->run;
     worker->term = shoal_get_u64(r);
     worker->deadline_ns = shoal_get_u64(r);
     worker->kill_ns = shoal_get_u64(r);
     worker->report.phase = shoal_get_enum(r, SHOAL_PHASE_COUNT);
     worker->report.frozen = shoal_get_bool(r);
     worker->report.status = (int32_t)shoal_get_u32(r);
+    worker->report.ran = worker->run && worker->report.status != SHOAL_STATUS_UNSTARTED;
     worker->report.signalled = shoal_get_bool(r);
     worker->report.epoch = shoal_get_epoch(r);
     worker->report.closed = shoal_get_bool(r);

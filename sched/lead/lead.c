@@ -367,12 +367,17 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     }
     if (!worker->reported && report->phase > SHOAL_PHASE_LEASED) /* a new leader renews what it did not confirm */
         lead->renew_ns = s->now_ns;
+    if (worker->report.phase < SHOAL_PHASE_STARTED &&
+        (report->phase == SHOAL_PHASE_EXITED ? report->ran && report->status >= 0 : report->phase >= SHOAL_PHASE_STARTED))
+        lead_started(lead, host->node);
     worker->reported = true;
     worker->stale = host_lost(host);
     worker->seq = lead->scratch->in.seq;
     worker->report = *report;
     if (report->phase == SHOAL_PHASE_EXITED && !worker->dead) {
         worker->dead = true;
+        if (!report->ran && report->status == SHOAL_STATUS_UNSTARTED && worker->ended_ns == 0)
+            lead_unstarted(s, worker);
         lead_array_ended(s, worker);
         if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0)
             died(s, worker);
@@ -843,6 +848,7 @@ enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_
     sync_out(&s);
     sync_in(&s);
     bury(&s);
+    lead_let_in(&s);
     propose_next(&s);
     ask_reports(&s);
     ask_returned(&s);
@@ -886,15 +892,16 @@ static enum shoal_err take_memory(struct shoal_lead *lead)
     lead->hosts = calloc(lead->host_cap, sizeof(*lead->hosts));
     lead->target_slots = calloc(job->placement_cap, sizeof(*lead->target_slots));
     lead->grants = calloc(job->placement_cap, sizeof(*lead->grants));
-    if (lead->workers == NULL || lead->hosts == NULL || lead->target_slots == NULL || lead->grants == NULL)
+    lead->unfit_cap = job->spec.elastic ? LEAD_HOSTS_MAX : LEAD_OUTS_MAX;
+    lead->unfit = calloc(lead->unfit_cap, sizeof(*lead->unfit));
+    if (lead->workers == NULL || lead->hosts == NULL || lead->target_slots == NULL || lead->grants == NULL || lead->unfit == NULL)
         return SHOAL_ERR_FULL;
     if (!job->spec.elastic)
         return SHOAL_OK;
     lead->shrunk = calloc(1, sizeof(*lead->shrunk));
     lead->links = calloc(1, sizeof(*lead->links));
-    lead->unfit = calloc(LEAD_HOSTS_MAX, sizeof(*lead->unfit));
     lead->call_text = calloc(1, SHOAL_JOB_REASON_BYTES);
-    return lead->shrunk == NULL || lead->links == NULL || lead->unfit == NULL || lead->call_text == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
+    return lead->shrunk == NULL || lead->links == NULL || lead->call_text == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
 }
 
 enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lead_options *options)
@@ -952,9 +959,8 @@ size_t shoal_lead_bytes(const struct shoal_lead *lead)
     SHOAL_ASSERT((lead->shrunk == NULL) == (lead->links == NULL)); /* both, or not elastic */
     return sizeof(*lead) + lead->worker_cap * sizeof(*lead->workers) + lead->host_cap * sizeof(*lead->hosts) +
            lead->job->placement_cap * (sizeof(*lead->target_slots) + sizeof(*lead->grants)) +
-           (lead->shrunk == NULL ? 0
-                                 : sizeof(*lead->shrunk) + sizeof(*lead->links) +
-                                       LEAD_HOSTS_MAX * sizeof(*lead->unfit) + SHOAL_JOB_REASON_BYTES);
+           lead->unfit_cap * sizeof(*lead->unfit) +
+           (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links) + SHOAL_JOB_REASON_BYTES);
 }
 
 /* Memory of the largest job's lead, with 128 workers; one of a single worker takes a thirtieth. */

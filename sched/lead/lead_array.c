@@ -103,7 +103,7 @@ static void say_again(struct shoal_lead *lead, const struct shoal_worker_report 
     bool has_words = report->text[0] != '\0';
     const char *ended = lead->again_count < FAILING_COUNT ? "has ended" : "ended";
 
-    if (report->signalled && report->status == SIGKILL && has_words)
+    if ((report->status == SHOAL_STATUS_UNSTARTED || (report->signalled && report->status == SIGKILL)) && has_words)
         (void)snprintf(lead->again_text, sizeof(lead->again_text),
                        "a replica %s with the words \"%.200s\"; the next one is started in %u ms", ended, report->text,
                        wait_ms);
@@ -120,7 +120,8 @@ void lead_array_ended(struct lead_step *s, const struct lworker *worker)
     uint64_t wait_ns;
 
     SHOAL_ASSERT(worker->dead); /* L5 */
-    if (!shoal_job_spec_serves(&lead->job->spec) || worker->ended_ns != 0 || !worker->report.ran)
+    if (!shoal_job_spec_serves(&lead->job->spec) || worker->ended_ns != 0 ||
+        (!worker->report.ran && worker->report.status != SHOAL_STATUS_UNSTARTED))
         return;
     if (worker->ready_ns != 0 && s->now_ns >= worker->ready_ns + STOOD_NS)
         lead->again_count = 0;

@@ -700,6 +700,14 @@ static bool ran_for_a_while(struct lead_step *s)
     return false;
 }
 
+static bool any_unstarted(const struct shoal_lead *lead)
+{
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lead->workers[i].used && lead->workers[i].dead && lead->workers[i].report.status == SHOAL_STATUS_UNSTARTED)
+            return true;
+    return false;
+}
+
 /* LAUNCHING, RUNNING and RECOVERING follow what lives. */
 static bool follow_state(struct lead_step *s)
 {
@@ -727,7 +735,8 @@ static bool follow_state(struct lead_step *s)
     if (!job->spec.elastic) {
         if (job->state == SHOAL_JOB_RUNNING && lead_rerun(lead))
             return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false,
-                                      "its host was lost; it starts again when its lease has ended");
+                                      any_unstarted(lead) ? "not all of it could be started; it starts again"
+                                                          : "its host was lost; it starts again when its lease has ended");
         if (job->state == SHOAL_JOB_RECOVERING && main_ran && main_lives && !lead_rerun(lead))
             return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
         return false;

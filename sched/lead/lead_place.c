@@ -321,6 +321,8 @@ static bool takes_driver(struct shoal_lead *lead, const struct lhost *host)
     const struct lhost *self = lead_host(lead, lead->options.self);
 
     SHOAL_ASSERT(host->used);
+    if (lead_starts_nothing(lead, host->node)) /* U5 of lead_unfit.c */
+        return false;
     if (self == NULL || !self->no_slots)
         return shoal_node_id_equal(host->node, lead->options.self);
     return !host->no_slots && host->health == SHOAL_LEAD_HOST_WELL;

@@ -78,6 +78,15 @@ struct lgrant {
     uint64_t until_ns; /* not used after it: the promise lasts a little longer */
 };
 
+/* A host that could not start workers of the job (U5 of lead_unfit.c). */
+struct lout {
+    struct shoal_node_id node;
+    uint64_t until_ns; /* it is left out until then; 0: it is not */
+    uint32_t count;    /* times in a row; 0: this place is free */
+};
+
+#define LEAD_OUTS_MAX 16u
+
 struct shoal_lead {
     struct shoal_lead_options options;
     const struct shoal_job *job;
@@ -125,8 +134,9 @@ struct shoal_lead {
     char cut_off[SHOAL_JOB_REASON_BYTES]; /* the last member that was left out for its links, and why; said until */
     uint64_t cut_off_ns;
     /* Hosts that are left out (lead_unfit.c). */
-    uint32_t unfit_count;
+    uint32_t unfit_count, unfit_cap;
     char unfit_why[SHOAL_HOST_WHY_BYTES + 80]; /* of the last one */
+    struct lout outs[LEAD_OUTS_MAX];
     /* Progress. */
     uint32_t step_call;
     uint64_t step;
@@ -189,7 +199,7 @@ struct shoal_lead {
     struct lworker *workers;
     struct lhost *hosts;
     struct shoal_worker_epoch *shrunk;  /* elastic jobs; else NULL, as the links */
-    struct shoal_node_id *unfit;        /* the same; LEAD_HOSTS_MAX of them */
+    struct shoal_node_id *unfit;        /* unfit_cap of them */
     struct shoal_lead_scratch *scratch; /* of the step under way */
     struct shoal_lead_stats stats;
 };
@@ -284,6 +294,11 @@ bool lead_is_unfit(const struct shoal_lead *lead, struct shoal_node_id node);
 /* No engine of the job can run there, for the reason given: words about the host. */
 void lead_leave_out(struct shoal_lead *lead, struct shoal_node_id node, const char *why);
 void lead_on_unfit(struct lead_step *s, const struct lhost *host);
+/* U5: its host could not start it; its host has started it; hosts whose time is over take part again; this one does not now. */
+void lead_unstarted(struct lead_step *s, const struct lworker *w);
+void lead_started(struct shoal_lead *lead, struct shoal_node_id node);
+void lead_let_in(struct lead_step *s);
+bool lead_starts_nothing(const struct shoal_lead *lead, struct shoal_node_id node);
 /* U4. */
 void lead_on_plain_jobs(struct shoal_lead *lead, struct shoal_node_id node);
 /* U3. */

@@ -1,5 +1,8 @@
 """Array jobs: one specification, many tasks; a host that dies under them, a task that fails, a stop, bad ranges."""
 
+import pathlib
+import shutil
+import subprocess
 import urllib.error
 
 import pytest
@@ -140,3 +143,37 @@ def test_a_host_that_dies_loses_no_task(new_mesh):
             want = "task %d of 60\n" % row["index"]  # after what was heard of an attempt on the lost host
             mesh.until(lambda: (log := log_of(mesh, left[0], job, "--task", row["index"])) and log.replace(want, "") == ""
                        and (row["attempts"] > 1 or log == want), 10, "the log of %s" % row)
+
+
+@pytest.fixture
+def host_without_processes(new_mesh, tmp_path):
+    """A fourth host, whose spawn helper can fork nothing. It is the agent's own program: the small one beside it takes no preload."""
+    source, made = pathlib.Path(__file__).with_name("preload") / "no_fork.c", tmp_path / "no_fork.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", made, source, "-ldl"], check=True)
+    mesh = new_mesh()
+    poor = mesh.host_class(mesh, "poor")
+    poor.prepare(mesh.hosts[0])
+    poor.within = ["env", "LD_PRELOAD=%s" % made]
+    mesh.hosts.append(poor)
+    program, mesh.binary = mesh.binary, shutil.copy(mesh.binary, tmp_path)
+    poor.start()
+    mesh.binary = program
+    for host in mesh.hosts:
+        mesh.until(lambda: mesh.knows(host, 4), 30, "%s knows 4 hosts" % host.name)
+    return mesh, poor
+
+
+def test_a_host_that_starts_nothing_costs_no_attempt(host_without_processes):
+    mesh, poor = host_without_processes
+    job = run_array(mesh, mesh.hosts[0], "0-19", "sleep 1")
+    scripts = [mesh.cli(mesh.hosts[0], "job", "run", *PYTHON_LESS, "--", "/bin/sh", "-c", "sleep 1")["id"] for _ in range(6)]
+    refusal = "no process for the runner of %s: Resource temporarily unavailable; raise the limit of processes"
+    mesh.until(lambda: refusal % job in mesh.job(job, *mesh.hosts)["detail"], 10, "why that host takes no part")
+    facts = ended(mesh, job)
+    assert facts["state"] == "FINISHED", facts["detail"]
+    rows = tasks_of(mesh.hosts[1], job)
+    assert {row["attempts"] for row in rows} == {1} and poor.name not in {row["node"] for row in rows}
+    for script in scripts:
+        facts = ended(mesh, script)
+        assert facts["state"] == "FINISHED", facts["detail"]
+    assert "no process for the runner of" in poor.log.read_text()

@@ -26,6 +26,7 @@
 #define W_QUEUE 8192
 #define W_V 6
 #define W_TASKS 2000
+#define W_UNSTARTED "cannot fork: no process"
 #define W_UNFIT "the driver has python 3.11, this host has 3.12"
 
 enum w_kind {
@@ -137,6 +138,8 @@ struct world {
     uint64_t slot_banned; /* bit host * 8 + slot: not in the target */
     uint64_t other_class; /* bit host: its engines are of another numeric class */
     uint64_t unfit;       /* bit host: its engines cannot load what the driver has made */
+    uint64_t starts_none; /* bit host: it has no process for a worker */
+    uint32_t unstarted;   /* starts that failed so */
     /* The things that may go wrong. */
     uint32_t lose_pct, repeat_pct;
     uint64_t delay_ns;  /* up to */
@@ -299,6 +302,11 @@ static inline void w_run(struct world *w, uint32_t host, const struct shoal_host
     w->runs++;
     W_TRACE(w, "host %u: runs worker %llx role %u slot %d", host, (unsigned long long)p->worker_id & 0xff, p->role,
             (int)p->slot);
+    if (w->starts_none >> host & 1) {
+        w->unstarted++;
+        w_exit(w, worker, SHOAL_STATUS_UNSTARTED, false);
+        return;
+    }
     e = w_push(w, W_STARTED, host, 3 * SHOAL_MS);
     e->worker_id = worker->id;
     if (p->role == SHOAL_JOB_TASK)
@@ -773,11 +781,27 @@ static inline void w_lead(struct world *w, const struct shoal_lead_event *event)
             e->bytes = malloc(a->bytes.len);
             memcpy(e->bytes, a->bytes.bytes, a->bytes.len);
             break;
-        case SHOAL_LEAD_SUMMARY: w->summaries++; break;
-        case SHOAL_LEAD_DEMAND: break;
+        case SHOAL_LEAD_SUMMARY:
+            w->summaries++;
+            if (w->starts_none != 0) /* the allocation hears of hosts that are left out */
+                (void)w_push(w, W_HEALTH, w->lead_host, SHOAL_MS);
+            break;
+        case SHOAL_LEAD_DEMAND:
+            if (w->starts_none != 0)
+                (void)w_push(w, W_HEALTH, w->lead_host, SHOAL_MS);
+            break;
         case SHOAL_LEAD_DELETE: w->deletes++; break;
         }
     }
+}
+
+/* Only in tests of starts that fail: the others look at how a leader bears an allocation that does not know of it yet. */
+static inline bool w_left_out(const struct world *w, uint32_t host)
+{
+    uint32_t count;
+    const struct shoal_node_id *unfit = shoal_lead_unfit(w->lead, &count);
+
+    return w->starts_none != 0 && w_is_among(w_node(host), unfit, count);
 }
 
 static inline void w_target(struct world *w)
@@ -797,7 +821,7 @@ static inline void w_target(struct world *w)
                 for (uint32_t p = 0; p < w->job->placement_count; p++)
                     held = held || (w->job->placements[p].slot == s && w_host_of(w->job->placements[p].node) == h);
                 if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || w->hosts[h].draining ||
-                    w->hosts[h].no_slots || (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
+                    w->hosts[h].no_slots || w_left_out(w, h) || (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
                     continue;
                 slots[count++] = (struct shoal_lead_slot){ .node = w_node(h), .slot = s };
             }
@@ -1145,7 +1169,9 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
                            w->words_max, worker->told);
         else
             (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%s",
-                           e->status == 0 ? "" : "last line of stderr");
+                           e->status == SHOAL_STATUS_UNSTARTED ? W_UNSTARTED
+                           : e->status == 0                    ? ""
+                                                               : "last line of stderr");
         w_shell(w, e->host, &event);
         return;
     case W_MESSAGE:

@@ -114,6 +114,25 @@ static void test_no_placement_is_cancelled(void **state)
     }
 }
 
+/* U5 of lead_unfit.c. One host of three has no process to give. */
+static void test_a_host_that_starts_nothing_costs_no_attempt(void **state)
+{
+    (void)state;
+    for (uint32_t host = 0; host < W_HOSTS; host++) {
+        begin(700 + host, "0-39", 12);
+        w.script_ns = SHOAL_S;
+        w.starts_none = 1ull << host;
+        w_new_lead(&w, 0);
+        finish(SHOAL_JOB_FINISHED);
+        expect_counts(40, 0, 0);
+        for (uint32_t i = 0; i < 40; i++)
+            assert_int_equal(w.job->tasks->tasks[i].attempts, 1);
+        if (w.unstarted == 0 || w.unstarted > 2 * W_SLOTS)
+            W_FAIL(&w, "host %u was tried %u times", host, w.unstarted);
+        expect_clean();
+    }
+}
+
 static void test_limit(void **state)
 {
     (void)state;
@@ -448,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_all_well),
         cmocka_unit_test(test_cost),
         cmocka_unit_test(test_no_placement_is_cancelled),
+        cmocka_unit_test(test_a_host_that_starts_nothing_costs_no_attempt),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_host_dies),

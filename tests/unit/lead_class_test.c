@@ -152,6 +152,28 @@ static void test_a_driver_on_a_host_that_was_left_out_has_engines_there(void **s
     w_deinit(&w);
 }
 
+/* U5. Engines go elsewhere; a driver, which has one host only, waits until that can start it. */
+static void test_an_elastic_job_of_which_a_host_starts_nothing(void **state)
+{
+    (void)state;
+    for (uint32_t host = 0; host < W_HOSTS; host++) {
+        w_init(&w, 660 + host, true, 1, W_V);
+        w.steps = 300;
+        w.starts_none = 1ull << host;
+        w_new_lead(&w, 0);
+        w_run_for(&w, 20 * SHOAL_S);
+        assert_true(host != 0 || w_alive(&w, SHOAL_JOB_DRIVER) == 0);
+        if (w.unstarted == 0 || w.unstarted > 4 * (W_SLOTS + 1))
+            W_FAIL(&w, "host %u was tried %u times", host, w.unstarted);
+        if (host == 0)
+            w.starts_none = 1ull << 62; /* of no host */
+        w_run_to_end(&w, 120 * SHOAL_S);
+        if (w.job->state != SHOAL_JOB_FINISHED)
+            W_FAIL(&w, "host %u: %s", host, w.job->reason);
+        w_deinit(&w);
+    }
+}
+
 static void tell_plain_jobs(uint32_t host)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
@@ -207,6 +229,7 @@ static void test_a_host_of_the_version_before_has_no_workers_of_a_wide_job(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_elastic_job_of_which_a_host_starts_nothing),
         cmocka_unit_test(test_two_classes_never_train_together),
         cmocka_unit_test(test_a_job_goes_on_without_a_host_that_cannot_take_part),
         cmocka_unit_test(test_a_host_that_comes_later_and_cannot_take_part_ends_nothing),

@@ -20,6 +20,8 @@
 
 #include <cmocka.h>
 
+#include "shoal/host.h"
+
 #include "shoal/banned.h"
 
 #define JOB "shoal-0123456789abcdef"
@@ -775,7 +777,7 @@ static void a_slot_is_locked_while_any_heir_lives(void **state)
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
     start(f, 1, "exit 0", 0, 0);
     hear(f, SHOAL_RUNNER_EXITED);
-    assert_int_equal(got.status, -1);
+    assert_int_equal(got.status, SHOAL_STATUS_UNSTARTED);
     assert_non_null(strstr(got.text, "earlier lease"));
     (void)close(fd);
     start(f, 1, "exit 0", 0, 0);
@@ -873,7 +875,7 @@ static void what_does_not_decode_or_cannot_start_harms_nobody(void **state)
     sent.start.stdout_path = "/proc/nothing/here";
     say(f);
     hear(f, SHOAL_RUNNER_EXITED);
-    assert_int_equal(got.status, -1);
+    assert_int_equal(got.status, SHOAL_STATUS_UNSTARTED);
     assert_non_null(strstr(got.text, "log"));
 }
 

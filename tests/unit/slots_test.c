@@ -1110,6 +1110,26 @@ static void test_restart_without_a_table(void **state)
     teardown();
 }
 
+/* Of whom the shell says so nothing was lost: its attempt does not count. */
+static void test_one_that_could_not_be_started_has_not_run(void **state)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 1);
+    event.u.exited.worker_id = 11;
+    event.u.exited.status = SHOAL_STATUS_UNSTARTED;
+    (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "no process");
+    shell(&event);
+    assert_true(sent(SHOAL_HOST_WORKER));
+    assert_int_equal(in.u.worker.phase, SHOAL_PHASE_EXITED);
+    assert_int_equal(in.u.worker.status, SHOAL_STATUS_UNSTARTED);
+    assert_false(in.u.worker.ran);
+    assert_string_equal(in.u.worker.text, "no process");
+    teardown();
+}
+
 /* S11. Of this job nothing lives here: it is opened and run as soon as the runners have said so. */
 static void test_a_job_that_comes_before_the_runners_answered(void **state)
 {
@@ -1387,6 +1407,7 @@ int main(void)
         cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_restart_without_a_table),
+        cmocka_unit_test(test_one_that_could_not_be_started_has_not_run),
         cmocka_unit_test(test_a_job_that_comes_before_the_runners_answered),
         cmocka_unit_test(test_a_runner_nobody_knows),
         cmocka_unit_test(test_orders),

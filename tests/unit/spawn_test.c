@@ -19,11 +19,14 @@
 
 #include <cmocka.h>
 
+#include "node/runner/warm.h"
 #include "node/runner/workers.h"
+#include "shoal/host.h"
 #include "shoal/limits.h"
 
 #include "shoal/banned.h"
 
+#define NO_FORK "SPAWN_TEST_NO_FORK"
 #define JOB "shoal-0123456789abcdef"
 #define OTHER "shoal-0123456789abcdeg"
 #define PATIENCE_MS 20000
@@ -190,6 +193,7 @@ static void garbage_is_dropped_and_a_runner_outlives_the_helper(void **state)
 /* ---- with the agent's side ---- */
 
 struct fixture {
+    char text[200]; /* with the last exit */
     uv_loop_t loop;
     uv_timer_t patience;
     char dir[32];
@@ -209,7 +213,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
 {
     struct fixture *f = arg;
 
-    (void)text;
+    (void)snprintf(f->text, sizeof(f->text), "%s", text);
     assert_in_range(worker_id, 1, 7);
     assert_false(signalled);
     assert_int_equal(f->status[worker_id], -1); /* once */
@@ -323,6 +327,8 @@ static int teardown(void **state)
     while (uv_run(&f->loop, UV_RUN_DEFAULT) != 0)
         continue;
     assert_int_equal(uv_loop_close(&f->loop), 0);
+    while (waitpid(-1, NULL, 0) > 0) /* the helper (P1): the next test has its own */
+        continue;
     (void)snprintf(command, sizeof(command), "rm -rf %s", f->dir);
     (void)!system(command);
     free(f);
@@ -421,16 +427,44 @@ static void a_worker_outlives_the_helper_that_forked_its_runner(void **state)
     close_job(f, OTHER);
 }
 
+static pid_t no_fork(void)
+{
+    errno = EAGAIN;
+    return -1;
+}
+
+static bool may_fork(void) { return true; }
+
+/* P3. Nothing of the job has begun, and its user is to know why. */
+static void a_host_without_a_process_says_so(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(setenv(NO_FORK, "1", 1), 0); /* of the next helper */
+    assert_int_equal(kill(helper_of(), SIGKILL), 0);
+    start(f, JOB, 1, "exit 7");
+    while (f->exited < 1)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(unsetenv(NO_FORK), 0);
+    assert_int_equal(f->status[1], SHOAL_STATUS_UNSTARTED);
+    if (strstr(f->text, "no process for the runner of " JOB ": Resource temporarily unavailable; raise the limit") == NULL)
+        fail_msg("%s", f->text);
+}
+
 int main(int argc, char **argv)
 {
+    static const struct runner_hooks poor = { .fork = no_fork, .may_fork = may_fork };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_bytes_and_prefixes_are_refused),
         cmocka_unit_test(a_folder_without_a_root_or_another_word_for_a_job_is_refused),
         cmocka_unit_test(garbage_is_dropped_and_a_runner_outlives_the_helper),
         cmocka_unit_test_setup_teardown(an_order_that_is_lost_with_the_helper_is_given_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_host_without_a_process_says_so, setup, teardown),
         cmocka_unit_test_setup_teardown(a_worker_outlives_the_helper_that_forked_its_runner, setup, teardown),
     };
 
+    if (getenv(NO_FORK) != NULL)
+        runner_hooks_use(&poor);
     if (argc > 1 && strcmp(argv[1], "spawn-helper") == 0)
         return shoal_spawn_helper_main(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
