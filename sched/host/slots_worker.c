@@ -32,12 +32,16 @@ static int64_t micro_of_bits(uint64_t bits)
     return (bits >> 63) != 0 ? -(int64_t)scaled : (int64_t)scaled;
 }
 
-/* Loss and first metric of one step, weighted by samples. False: malformed. */
+static bool is_nan(uint64_t bits) { return (bits << 1) > 0xffe0000000000000ull; }
+
+/* Loss and first metric of one step, weighted by samples. A validation that does not measure that metric says NaN: what `metric`
+ * was stays. False: malformed. */
 static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, int64_t *loss, int64_t *metric)
 {
     SHOAL_ASSERT(!r->failed);
     slots_i128 sum[2] = { 0, 0 };
     uint64_t samples = 0;
+    bool is_measured = true;
 
     shoal_get_step_head(r, head);
     for (uint32_t v = 0; !r->failed && v < head->v_count; v++) {
@@ -45,17 +49,20 @@ static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, in
 
         (void)shoal_get_space(r, 24);
         for (unsigned i = 0; i < head->value_count; i++) {
-            int64_t value = micro_of_bits(shoal_get_u64(r));
+            uint64_t bits = shoal_get_u64(r);
 
             if (i < 2)
-                sum[i] += (slots_i128)value * n;
+                sum[i] += (slots_i128)micro_of_bits(bits) * n;
+            if (i == 1 && is_nan(bits))
+                is_measured = false;
         }
         samples += n;
     }
     if (r->failed)
         return false;
     *loss = samples == 0 ? 0 : (int64_t)(sum[0] / (int64_t)samples);
-    *metric = samples == 0 ? 0 : (int64_t)(sum[1] / (int64_t)samples);
+    if (is_measured)
+        *metric = samples == 0 ? 0 : (int64_t)(sum[1] / (int64_t)samples);
     return true;
 }
 
@@ -84,7 +91,7 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
     struct shoal_reader r = shoal_reader_init(records->records);
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
     struct shoal_step_head head;
-    int64_t loss = 0, metric = 0;
+    int64_t loss = 0, metric = job->metric_micro;
 
     SHOAL_ASSERT(job->used);
     for (uint32_t i = 0; i < records->count; i++) {

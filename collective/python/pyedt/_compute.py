@@ -672,6 +672,7 @@ class Computation:
         self._args = parts.get("fn_args")
         self._device, self._gradients = device, gradients
         self._value_count = len(header["metric_names"])
+        self._test_places = header.get("test_places", range(self._value_count))  # of a validation's values, among all
         self._view = LoaderView(train_set, header["batch_size"], minibatches)
         self._validation_set, self._batch_size = validation_set, header["batch_size"]
         self._step_model = StepModel(self.model, parts["optimizer"], parts["loss"], gradients)
@@ -709,13 +710,13 @@ class Computation:
         if self._test is not None:
             answer = self._test(self._step_model, BatchIterator(self._validation_set, self._batch_size, fetches), self._args)
             if isinstance(answer, (tuple, list)):
-                return self._fill([number(answer[1]), number(answer[0])])
-            return self._fill([number(answer)])
+                return self._fill_tested([number(answer[1]), number(answer[0])])
+            return self._fill_tested([number(answer)])
         sums = np.zeros(self._value_count)
         for fetch, count in zip(fetches, samples):
             outputs, targets = self._batches.forward(to_device(fetch(), self._device))
             values = [number(self._batches.loss(outputs, targets))] + self._measure(outputs, targets)
-            sums += count * np.array(self._fill(values))
+            sums += count * np.array(self._fill_tested(values))
         return (sums / sum(samples)).tolist()
 
     def _measure(self, outputs, targets):
@@ -727,6 +728,12 @@ class Computation:
 
     def _fill(self, values):
         return values[:self._value_count] + [float("nan")] * (self._value_count - len(values))
+
+    def _fill_tested(self, values):
+        filled = self._fill([])
+        for place, value in zip(self._test_places, values):
+            filled[place] = value
+        return filled
 
 
 def optimizer_parameters(optimizer):

@@ -114,15 +114,15 @@ def make_header(fabric, arguments):
     """What is known without unpickling anything."""
     if torch is None:
         return dict(_keras_driver.header(fabric), **arguments.as_dict(), onnx=fabric.onnx)
-    scalars = _compute.metric_names(None)
-    train_names = _compute.metric_names(fabric.metrics) if fabric.fn_step_train is None else scalars
-    test_names = train_names
-    if fabric.fn_test is not None:
-        test_names = scalars if len(train_names) > 1 else ["loss"]
-    if len(train_names) > 16:
-        raise ValueError("FabricModel: %d metrics are too many, at most 15" % (len(train_names) - 1))
+    trained = _compute.metric_names(None if fabric.fn_step_train is not None else fabric.metrics)
+    tested = _compute.metric_names(None if fabric.fn_test is not None else fabric.metrics)
+    names = trained + [name for name in tested if name not in trained]  # what one kind of step does not measure is NaN there
+    if len(names) > 16:
+        raise ValueError("FabricModel: %d metrics are too many, at most 15, of which one is the accuracy that a function of your own "
+                         "returns" % (len(names) - 1))
     header = {"python": _bundle.python_version(), "torch": torch.__version__, "backend": "pytorch",
-              "numeric_class": _engine.numeric_class(), "metric_names": train_names, "test_names": test_names,
+              "numeric_class": _engine.numeric_class(), "metric_names": names, "test_names": names,
+              "trained": len(trained), "test_places": [names.index(name) for name in tested],
               "optimizer": "+".join(type(one).__name__ for one in _optimizers.as_list(fabric.optimizer)),
               "parameters": sum(p.numel() for p in fabric.model.parameters()),
               "shapes": _bundle.shapes_digest(fabric.model), "roots": _travel.roots()}

@@ -452,9 +452,10 @@ class Trainer:
         if step.kind != _schedule.TRAIN or not self._batch_hooks:
             return
         first = step.index * self.schedule.virtual_workers
+        names = self.header["metric_names"][:self.header.get("trained")]
         for v, part in enumerate(record.parts):
             self._call("on_batch_begin", first + v)
-            self._call("on_batch_end", first + v, dict(zip(self.header["metric_names"], part[4])))
+            self._call("on_batch_end", first + v, dict(zip(names, part[4])))
 
     def _end_epoch(self, step):
         self._seed(step.epoch, step.number, 0xFFFF)

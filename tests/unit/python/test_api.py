@@ -252,6 +252,61 @@ def test_training_alone(alone, capsys, tmp_path):
     assert again.rows == curve.rows and again.tests == curve.tests
 
 
+class Named:
+    """A driver logger that keeps what was measured by which name."""
+
+    def __init__(self):
+        self.trained, self.tested = [], []
+
+    def log_train_metrics(self, metrics, iteration, epoch, workers):
+        self.trained.append(metrics)
+
+    def log_test_metrics(self, metrics, iteration, epoch):
+        self.tested.append(metrics)
+
+
+def own_step(model, data, eva, train_loader, fn_args):
+    output = model(data[0])
+    loss = model.get_loss_function()(output, data[1])
+    loss.backward()
+    return 0.25, loss
+
+
+def own_test(model, test_iter, fn_args):
+    return 0.75, 2.0
+
+
+def two(outputs, targets):
+    return 2.0
+
+
+def three(outputs, targets):
+    return 3.0
+
+
+def accuracy(outputs, targets):
+    return 0.5
+
+
+STEP = {"accuracy": 0.25}
+MEASURED = [
+    ("one of the user's", dict(metrics=[two], fn_step_train=own_step), STEP, {"two": 2.0}),
+    ("several of the user's", dict(metrics=[two, three], fn_step_train=own_step), STEP, {"two": 2.0, "three": 3.0}),
+    ("the user's accuracy", dict(metrics=[accuracy, two], fn_step_train=own_step), STEP, {"accuracy": 0.5, "two": 2.0}),
+    ("both functions", dict(metrics=[two], fn_step_train=own_step, fn_test=own_test), STEP, {"accuracy": 0.75, "loss": 2.0}),
+    ("a validation of the user's own", dict(metrics=[two, three], fn_test=own_test), {"two": 2.0, "three": 3.0},
+     {"accuracy": 0.75, "loss": 2.0}),
+]
+
+
+@pytest.mark.parametrize("what,functions,trained,tested", MEASURED, ids=[m[0] for m in MEASURED])
+def test_what_is_measured_has_its_own_name(alone, what, functions, trained, tested):
+    logger = Named()
+    make(driver_logger=logger, **functions).train(1, 4, 4, validation_freq=1)
+    for row, wanted in ((logger.trained[-1], trained), (logger.tested[-1], tested)):
+        assert set(row) == {"loss", *wanted} and {name: round(row[name], 6) for name in wanted} == wanted
+
+
 def test_a_second_call_goes_on_from_the_first(alone):
     fabric = make()
     fabric.train(1, 4, 4)
