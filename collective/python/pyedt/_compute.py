@@ -404,8 +404,14 @@ def own_type(place, parameter):
     return place if parameter.dtype == torch.float32 else torch.zeros_like(place, dtype=parameter.dtype)
 
 
+def own_storage(flat):
+    """A tensor of the same memory that is saved, copied and shared as one by itself, not as a part of what it lies in."""
+    return torch.from_dlpack(flat) if flat.numel() else flat.clone()
+
+
 class Buffers:
-    """The buffers of the model (and of a loss that is a module) in one flat tensor of bytes."""
+    """The buffers of the model (and of a loss that is a module) in one flat tensor of bytes. Each is a storage of its own there:
+    torch saves no storage that holds several types, and a part of a network must not be saved with all of it."""
 
     ALIGN = 16
 
@@ -422,13 +428,13 @@ class Buffers:
         self._device = device
         self.bytes = sum(self._padded(t) for t in self.tensors)
         self._flat = torch.zeros(self.bytes, dtype=torch.uint8, device=device)
-        self._views, offset = [], 0
+        self._places, self._views, offset = [], [], 0
         for tensor in self.tensors:
             size = tensor.numel() * tensor.element_size()
-            view = self._flat[offset:offset + size].view(tensor.dtype).view(tensor.shape)
-            view.copy_(tensor)
-            tensor.data = view  # the same object as before, whoever holds it
-            self._views.append(view)
+            self._places.append(self._flat[offset:offset + size])
+            self._views.append(self._places[-1].view(tensor.dtype).view(tensor.shape))
+            self._views[-1].copy_(tensor)
+            self._put(len(self._places) - 1)
             offset += self._padded(tensor)
         self._committed = self._flat.clone()
         self._kept = None
@@ -436,15 +442,20 @@ class Buffers:
     def _padded(self, tensor):
         return -(-tensor.numel() * tensor.element_size() // self.ALIGN) * self.ALIGN
 
+    def _put(self, i):
+        """A buffer into its place: the same object as before, whoever holds it."""
+        tensor = self.tensors[i]
+        tensor.data = own_storage(self._places[i]).view(tensor.dtype).view(self._views[i].shape)
+
     def bind(self, work, result):
         self._work, self._result = from_array(work), from_array(result)
 
     def restore(self):
         """The committed buffers, before a mini-batch, also where the last one put another tensor in their place."""
         if self.bytes:
-            for tensor, view, (owner, name) in zip(self.tensors, self._views, self._owners):
+            for i, (tensor, view, (owner, name)) in enumerate(zip(self.tensors, self._views, self._owners)):
                 if owner.get(name) is not tensor or tensor.data_ptr() != view.data_ptr():
-                    tensor.data = view
+                    self._put(i)
                     owner[name] = tensor
             self._flat.copy_(self._committed)
 

@@ -1,5 +1,6 @@
 """The bits of training: the same for any number of engines, whoever joins or leaves, and the promises of the step."""
 
+import copy
 import json
 import os
 import subprocess
@@ -454,6 +455,61 @@ def test_a_replaced_buffer_is_committed_from_the_lowest_minibatch():
     for size in (1, 4):
         trainers, _, _ = run_mesh(lambda s: size, lambda comm: make_trainer(comm, replacing()))
         assert trainers[-1]._model.count.item() == 12, "one mini-batch a step"
+
+
+class ManyKinds(nn.Module):
+    """A network whose buffers have many types, and one that counts its forwards in each of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        for name, kind in (("f16", torch.float16), ("b16", torch.bfloat16), ("f64", torch.float64), ("i8", torch.int8)):
+            self.register_buffer(name, torch.zeros(3, dtype=kind))
+        self.register_buffer("flags", torch.zeros(5, dtype=torch.bool))
+        self.register_buffer("one", torch.zeros((), dtype=torch.complex64))
+        self.register_buffer("none", torch.zeros(0, 3))
+        self.register_buffer("large", torch.zeros(1 << 16))
+
+    def forward(self, x):
+        if self.training:
+            for buffer in (self.f16, self.b16, self.f64, self.i8, self.one):
+                buffer += 1
+            self.flags[0] = ~self.flags[0]
+        return self.inner(x)
+
+
+class Saves(Callback):
+    """What scripts do with a network in a callback."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = str(folder)
+
+    def on_epoch_end(self, epoch, save_model=False):
+        if save_model:
+            torch.save(self.model.state_dict(), os.path.join(self.folder, "state.pth"))
+            torch.save(self.model, os.path.join(self.folder, "model.pth"))
+            torch.save(self.model.inner[1].state_dict(), os.path.join(self.folder, "norm.pth"))
+            torch.save(copy.deepcopy(self.model).state_dict(), os.path.join(self.folder, "copy.pth"))
+            self.model.share_memory()
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+def test_a_network_is_saved_in_a_callback(tmp_path, engines):
+    parts = lambda: make_parts(ManyKinds(), callbacks=[Saves(tmp_path)])  # noqa: E731
+    trainers, _, _ = run_mesh(lambda s: engines, lambda comm: make_trainer(comm, parts()))
+    kept = trainers[0]._model.state_dict()
+    for buffer in ("f16", "b16", "f64", "i8"):
+        assert kept[buffer].tolist() == [12] * 3, "one mini-batch a step, also after the memory was shared"
+    assert kept["one"].item() == 12 and not kept["flags"].any() and kept["inner.1.num_batches_tracked"].item() == 12
+    trainers[0]._set_callbacks([Saves(tmp_path)])
+    trainers[0]._call("on_epoch_end", 3, True)
+    for name in ("state", "model", "copy"):
+        found = torch.load(tmp_path / (name + ".pth"), weights_only=name != "model")
+        found = found.state_dict() if name == "model" else found
+        assert list(found) == list(kept) and all(torch.equal(found[k], v) and found[k].dtype == v.dtype for k, v in kept.items())
+    assert os.path.getsize(tmp_path / "state.pth") < (5 << 16), "each buffer once"
+    assert os.path.getsize(tmp_path / "norm.pth") < 10000, "a part of a network is no more than that part"
 
 
 def test_a_metric_replaces_the_accuracy():
