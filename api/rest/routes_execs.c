@@ -535,11 +535,10 @@ static void handle_executor_log(struct http_request *request)
         task_log(request, (unsigned)task, request->params[2]);
 }
 
-static void application_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
+static void application_object(struct json_writer *w, const struct shoal_job_info *job, unsigned workers)
 {
     char id[SHOAL_JOB_ID_TEXT_BYTES];
 
-    (void)request;
     shoal_job_id_text(job->id, id);
     json_object_begin(w, NULL);
     json_text(w, "applicationid", id);
@@ -557,7 +556,7 @@ static void application_json(struct json_writer *w, struct http_request *request
         json_end(w);
     }
     json_array_begin(w, "task12n");
-    for (unsigned i = 1; i <= (job->workers_now > 0 ? job->workers_now : job->workers_min); i++) {
+    for (unsigned i = 1; i <= workers; i++) {
         json_object_begin(w, NULL);
         json_uint(w, "id", i);
         json_end(w);
@@ -566,9 +565,25 @@ static void application_json(struct json_writer *w, struct http_request *request
     json_end(w);
 }
 
+static unsigned workers_of(const struct shoal_job_info *job) { return job->workers_now > 0 ? job->workers_now : job->workers_min; }
+
+static void application_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
+{
+    (void)request;
+    application_object(w, job, workers_of(job));
+}
+
+/* One job, for who walks through the logs of its workers: 1 to the length of "task12n" (execs-api 9). */
+struct looking {
+    struct http_request *request;
+    const char *id;
+    unsigned logs; /* of workers, also of those that ended; 0: none, or not known */
+};
+
 static void on_application(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *job)
 {
-    struct http_request *request = arg;
+    const struct looking *looking = arg;
+    struct http_request *request = looking->request;
     struct shoal_buf buf = { 0 };
     struct json_writer w = json_writer_init(&buf);
 
@@ -577,11 +592,64 @@ static void on_application(void *arg, enum shoal_err err, const struct shoal_msg
     } else {
         json_array_begin(&w, NULL);
         if (err == SHOAL_OK)
-            application_json(&w, request, job);
+            application_object(&w, job, looking->logs > 0 ? looking->logs : workers_of(job));
         json_end(&w);
         http_respond_json(request, 200, &w);
     }
     http_request_release(request);
+}
+
+/* Folders log/app.X of workers: the list is sorted. */
+static unsigned worker_logs(const struct shoal_result_list *list)
+{
+    const char *last = "";
+    size_t last_len = 0;
+    unsigned count = 0;
+
+    for (size_t i = 0; i < list->count; i++) {
+        const char *path = list->files[i].path;
+        const char *end = strncmp(path, "log/app.", 8) == 0 ? strchr(path + 8, '/') : NULL;
+        const char *driver = end == NULL ? NULL : strstr(path, "-task0-");
+
+        if (end == NULL || (driver != NULL && driver < end) ||
+            (last_len == (size_t)(end - path) && strncmp(path, last, last_len) == 0))
+            continue;
+        last = path;
+        last_len = (size_t)(end - path);
+        count++;
+    }
+    return count < SHOAL_JOB_WORKERS_MAX ? count : SHOAL_JOB_WORKERS_MAX;
+}
+
+static void on_application_files(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
+                                 const struct shoal_result_list *list)
+{
+    struct looking *looking = arg;
+    struct http_request *request = looking->request;
+    const struct shoal_backend *backend = &request->http->backend;
+
+    (void)msg; /* what is wrong with the job, its own look says */
+    if (err == SHOAL_OK) {
+        looking->logs = worker_logs(list);
+        backend->result_close(backend->ctx, result);
+    }
+    backend->get(backend->ctx, &request->user, looking->id, false, on_application, looking);
+}
+
+static void look_at_application(struct http_request *request, const char *id)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct looking *looking = calloc(1, sizeof(*looking));
+
+    if (looking == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    *looking = (struct looking){ .request = request, .id = id };
+    request->state = looking;
+    request->state_free = free;
+    http_request_hold(request);
+    backend->result_open(backend->ctx, &request->user, id, on_application_files, looking);
 }
 
 /* Reads the part of the list that is asked for, and its order: "submit_time", "-submit_time". */
@@ -597,7 +665,6 @@ static bool read_part(struct http_request *request, struct shoal_job_filter *fil
 
 static void handle_applications(struct http_request *request)
 {
-    const struct shoal_backend *backend = &request->http->backend;
     const char *id = http_query(request, "applicationid");
     struct shoal_job_filter filter;
     uint64_t start, length;
@@ -615,8 +682,7 @@ static void handle_applications(struct http_request *request)
         job_list_whole(request, &filter, start, length, application_json);
         return;
     }
-    http_request_hold(request);
-    backend->get(backend->ctx, &request->user, id, false, on_application, request);
+    look_at_application(request, id);
 }
 
 /* ---- engine jobs: dlicmd --app-get, --app-wait (execs-api 6.4) ---- */

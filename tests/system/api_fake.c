@@ -433,6 +433,17 @@ static void fake_result(void *ctx, const struct shoal_user *caller, const char *
         if (list.coming || strcmp(job->app_name, "unlisted") == 0)
             (void)snprintf(msg.text, sizeof(msg.text), "a file is not in this list");
         list.count = strcmp(job->app_name, "dots") == 0 ? 3 : strcmp(job->app_name, "outside") == 0 ? 4 : 2;
+        if (strcmp(job->app_name, "elastic") == 0) {
+            static struct shoal_result_file logs[] = { { .path = "log/.order" },
+                                                       { .path = "log/app.j-task0-aaaaa/stdout" },
+                                                       { .path = "log/app.j-task12n-aaaaa/stderr" },
+                                                       { .path = "log/app.j-task12n-aaaaa/stdout" },
+                                                       { .path = "log/app.j-task12n-bbbbb/stdout" },
+                                                       { .path = "log/app.j-task12n-ccccc/launcher" },
+                                                       { .path = "log/apple/stdout" } };
+
+            list = (struct shoal_result_list){ .files = logs, .count = sizeof(logs) / sizeof(logs[0]) };
+        }
         if (strncmp(job->app_name, "vast", 4) == 0) {
             static struct shoal_result_file one = { .path = "model/a.pt" };
 

@@ -501,6 +501,15 @@ def check_engines(server, engines, jobs):
         assert server.get(BASE + "/scheduler/applications?" + wrong)[0].status == 400, wrong
 
 
+def test_an_application_says_of_how_many_workers_there_are_logs(server):
+    for name, logs in (("one", 1), ("elastic", 3)):
+        job = submit(server, more="%20--appName%20" + name)
+        wait_end(server, job)
+        row, = json.loads(server.get(BASE + "/scheduler/applications?applicationid=" + job)[1])
+        assert row["applicationid"] == job and row["task12n"] == [{"id": i + 1} for i in range(logs)]
+    assert server.get(BASE + "/scheduler/applications?applicationid=shoal-0000000000000000")[1] == b"[]"
+
+
 def test_log_and_result(server):
     content = random.Random(1).randbytes(3000000)
     job = submit(server, content)

@@ -12,7 +12,7 @@ from torch import nn
 LOADS = """
 import sys, torch
 state, network, part, copied = (torch.load(sys.argv[1] + name, weights_only=name != "network") for name in ("state", "network", "part", "copied"))
-assert network.state_dict().keys() == state.keys() == copied.keys() and set(part) < {name[2:] for name in state}
+assert network.state_dict().keys() == state.keys() == copied.keys() and set(part) <= {name[2:] for name in state}
 assert all(torch.equal(state[name], other[name]) for other in (network.state_dict(), copied) for name in state)
 network(torch.ones(2, 6))
 """
