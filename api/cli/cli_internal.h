@@ -143,7 +143,9 @@ const char *cli_answer_text(const struct cli_answer *answer);
 int cli_print(struct cli *cli, const char *path);
 /* The answer says this in JSON; "" and 0 where it does not. */
 int cli_parse(const struct cli_answer *answer, struct json_input **input);
+/* A text of an object, or of an array, as cli_shown() makes it; "" where there is none. */
 const char *cli_text_at(const struct json_value *object, const char *key);
+const char *cli_text_item(const struct json_value *array, size_t index);
 /* cli_text.c. Makes a text of a job or a stranger one line that is safe for a terminal: control characters and ends of lines as
  * \x1b, tabs kept. The text itself, or a copy (of its first 4,000 bytes) that lives until some more have been made. */
 const char *cli_shown(const char *text);

@@ -506,7 +506,7 @@ static void print_ledger(const struct cli *cli, const struct json_value *ledger)
     (void)printf("%-16s %" PRId64 "\n%-16s %" PRId64 " of %" PRId64 "\n", "samples", cli_int_at(ledger, "samples"),
                  "records", cli_int_at(ledger, "records"), cli_int_at(ledger, "records_wanted"));
     for (size_t i = 0; i < json_input_count(errors); i++)
-        (void)printf("%-16s %s\n", "error", cli_shown(json_input_text_at(errors, i)));
+        (void)printf("%-16s %s\n", "error", cli_text_item(errors, i));
     if (json_input_count(shares) > 0)
         (void)printf("\n%-20s %12s %12s\n", "WORKER", "MINI-BATCHES", "SAMPLES");
     for (size_t i = 0; i < json_input_count(shares); i++) {

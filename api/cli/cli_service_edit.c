@@ -121,7 +121,7 @@ static void print_changes(const struct json_value *root)
         free(to);
     }
     for (size_t i = 0; notes != NULL && i < json_input_count(notes); i++)
-        (void)printf("note: %s\n", cli_shown(json_input_text_at(notes, i)));
+        (void)printf("note: %s\n", cli_text_item(notes, i));
     (void)printf("%s\n", cli_text_at(root, "text"));
 }
 
@@ -160,7 +160,7 @@ static int check_sets(struct cli *cli, const char *name, const char *body)
     notes = code == SHOAL_EXIT_OK ? json_input_get(json_input_root(input), "notes") : NULL;
     if (notes != NULL && json_input_count(notes) > 0)
         code = cli_fail(SHOAL_EXIT_USAGE, "--set %s. Nothing was changed; `shoal service edit %s` prints the fields that there are",
-                        cli_shown(json_input_text_at(notes, 0)), cli->words[0]);
+                        cli_text_item(notes, 0), cli->words[0]);
     json_input_free(input);
     cli_answer_free(&answer);
     return code;

@@ -37,6 +37,13 @@ const char *cli_text_at(const struct json_value *object, const char *key)
     return text == NULL ? "" : cli_shown(text);
 }
 
+const char *cli_text_item(const struct json_value *array, size_t index)
+{
+    const char *text = json_input_text_at(array, index);
+
+    return text == NULL ? "" : cli_shown(text);
+}
+
 int64_t cli_int_at(const struct json_value *object, const char *key)
 {
     int64_t value = 0;
@@ -80,7 +87,7 @@ static bool is_gone(const char *state)
 static void print_texts(const struct json_value *texts)
 {
     for (size_t i = 0; i < json_input_count(texts); i++)
-        (void)printf(" %s", cli_shown(json_input_text_at(texts, i)));
+        (void)printf(" %s", cli_text_item(texts, i));
     (void)putchar('\n');
 }
 

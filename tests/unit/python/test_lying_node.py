@@ -1,0 +1,167 @@
+"""A node that lies: each field of each answer is of a wrong type once. No verb crashes."""
+
+import copy
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import threading
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SHOAL = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")) / "shoal"
+WRONG = (None, 1, "x", [], {})
+
+NODE = {"name": "a", "state": "alive", "address": "x", "id": "abc", "slots": 4, "slotsFree": 1, "load": 0.5, "jobsLed": 1, "frameworks": ["P"]}
+JOB = {"id": "shoal-1", "state": "RUNNING", "name": "n", "creator": "u", "created": "2031", "args": "_QUOTE_a_QUOTE_", "workers": 1, "workersMax": 2,
+       "hasEnded": True, "exitCode": 0, "steps": 3, "stepsPerSecond": 1.5, "loss": 0.5, "accuracy": 0.5, "epoch": 1, "joinPauseUs": 5,
+       "elastic": True, "pending": "", "detail": "d", "transport": "tcp", "leader": "a", "framework": "P", "array": {"tasks": 3, "done": 1}}
+ENDED = {"id": "shoal-1", "name": "n", "state": "FINISHED", "detail": "d", "exitCode": 0, "hasEnded": True}
+POINT = {"step": 2, "dataEpoch": 0, "call": 1, "values": [0.5], "min": [0.4], "max": [0.6]}
+CALL = {"call": 1, "names": ["loss"]}
+METRICS = {"steps": 3, "stride": 2, "whole": True, "calls": [CALL], "points": [dict(POINT, step=1), POINT], "validations": [POINT]}
+SERVICE = {"name": "s", "state": "READY", "ready": 1, "replicas": 1, "version": 2, "creator": "u", "job": "shoal-1", "why": "w",
+           "versions": [{"version": 2, "role": "current", "weight": 90, "ready": 1, "replicas": 1, "open": 0, "answered": 1, "failed": 0},
+                        {"version": 1, "role": "canary", "weight": 10}],
+           "hosts": [{"node": "a", "ready": 1, "open": 0}]}
+LEDGER = {"job": "shoal-1", "exact": True, "data_epochs": 1, "data_epochs_wanted": 1, "samples_per_epoch": 4, "steps": 1, "validations": 0,
+          "samples": 4, "records": 1, "records_wanted": 1, "errors": ["e"], "shares": [{"worker": 1, "minibatches": 1, "samples": 4}]}
+EDIT = {"changes": [{"path": "p", "from": 1, "to": 2}], "notes": [], "text": "changed"}
+KERNEL = {"container_uid": "k", "container_host": "a", "container_status": "IDLE", "total_task": 1, "running_task": 0, "finished_task": 1,
+          "failed_task": 0, "gpu": "0", "gpu_name": "g", "gpu_mem": 1, "gpu_mem_total": 2}
+INSTANCE = {"name": "s", "state": "enabled", "instances": [{"isd_uid": "i", "pj_jobid": "j", "gpu_mode": "", "client_number": 1, "pending_tasks": 0,
+                                                            "request_per_sec": 1.5, "data_size_per_sec": 2.5, "isd_container": [KERNEL]}]}
+MODEL = {"name": "s", "tag": "", "size": 5, "weight_path": "./", "model_path": "/m", "create_time": 1, "last_updated_time": 1, "creator": "u",
+         "runtime": "python", "kernel_path": "k.py", "service_uri": "", "attributes": [{"key": "k", "value": "v"}],
+         "mk_environments": [{"name": "N", "value": "v"}], "schema_version": "1"}
+PROFILE = {"name": "s", "replica": 1, "policy": {"kernel_min": 1}, "kernel": {"gpu": "no"}, "resource_allocation": {"kernel": {"namespace": "n"}}}
+TEXT = {"text": "done"}
+
+EXECS = "/platform/rest/deeplearning/v1/execs"
+VERBS = {  # the words, and what the node says at an address, "METHOD " before it where that is no GET
+    "node list": {"/v1/nodes": [NODE]},
+    "node drain a": {"POST /v1/nodes/a/drain": TEXT},
+    "mesh recover": {"POST /v1/mesh/recover": TEXT},
+    "frameworks": {EXECS + "/frameworks": [{"name": "P", "appName": "p", "desc": ["d"]}]},
+    "status": {"/platform/rest/deeplearning/v1/status": {"status": "ok", "mesh": {"name": "m"}, "nodes": [1]}},
+    "top": {"/v1/top": {"mesh": "m", "node": "a", "membersAlive": 1, "membersKnown": 2, "meshWritable": True, "more": True, "nodes": [NODE], "jobs": [JOB]}},
+    "logon u": {"/auth/v1/logon": {"accessToken": "t", "username": "u"}},
+    "job show 1": {"/v1/jobs/1": JOB},
+    "why 1": {"/v1/jobs/1/why": {"id": "shoal-1", "why": "w", "hosts": [{"node": "a", "why": "w"}], "more": [1, 2, 3, {"a": 1}]}},
+    "job logs 1 --task 3": {"/v1/jobs/1/log": b"", "/v1/jobs/1": {"array": {}}, "/v1/jobs/1/tasks": {"tasks": [{"index": 3}]}},
+    "job logs 1 --rank 5": {"/v1/jobs/1/log": b"", "/v1/jobs/1": {"workersMax": 2}},
+    "job metrics 1": {"/v1/jobs/1/metrics": METRICS},
+    "job metrics 1 --plot": {"/v1/jobs/1/metrics": METRICS},
+    "job files 1": {"/v1/jobs/1/files": {"files": [{"path": "p", "bytes": 1, "modified": "m"}], "missing": "m"}},
+    "job ledger 1": {"/v1/jobs/1/ledger": LEDGER},
+    "job wait 1 --timeout 1": {"/v1/jobs/1": ENDED},
+    "job stop 1": {"/v1/jobs/1": ENDED},
+    "job recover 1": {"POST /v1/jobs/1/recover": TEXT},
+    "job deploy 1": {"/v1/jobs/1": ENDED, "POST /v1/services/n": {"job": "shoal-1"}},
+    "job run --framework P --command --ticket -- true": {"POST /v1/tickets": {"ticket": "t"}, "POST " + EXECS: {"id": "shoal-1"}},
+    "service list": {"/v1/services": {"services": [SERVICE]}},
+    "service show s": {"/v1/services/s": SERVICE, "/dlim/v1/model/s/instance": INSTANCE},
+    "service logs s": {"/v1/services/s": SERVICE, "/v1/jobs/shoal-1/log": b""},
+    "service start s": {"POST /v1/services/s/start": TEXT},
+    "service rollback s": {"/v1/services/s": SERVICE, "POST /v1/services/s/rollback": TEXT},
+    "service edit s --set a=1": {"PUT /v1/services/s/profile": EDIT},
+    "service edit s --file /dev/null": {"PUT /v1/services/s/profile": dict(EDIT, notes=["n"])},
+    "dlim model list": {"/dlim/v1/model": {"models": [MODEL]}},
+    "dlim model view s": {"/dlim/v1/model/s": MODEL},
+    "dlim model view s -s -a": {"/dlim/v1/model/s": MODEL, "/dlim/v1/model/s/instance": INSTANCE},
+    "dlim model viewprofile s": {"/dlim/v1/model/s/appprofile": PROFILE},
+    "dlim runtime list": {"/dlim/v1/deployment/runtime": {"runtimes": [{"type": "t", "description": "d"}]}},
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        address = ("" if self.command == "GET" else self.command + " ") + self.path.partition("?")[0]
+        said = self.server.says.get(address)
+        body = said if isinstance(said, bytes) else json.dumps(said).encode()
+        self.server.asked.add(address)
+        self.send_response(200 if address in self.server.says else 404)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+
+@pytest.fixture
+def node(tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.says, server.headers, server.asked = {}, {"Shoal-Log-Ended": "true"}, set()
+    server.url = "http://127.0.0.1:%d" % server.server_port
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def ask(words, limit_s=20):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        to = ["--rest-server", server.url, "--jwt-token", "t"] if words.startswith("dlim") else ["--node", server.url, "--user", "u", "--password", "p"]
+        words = words.split()
+        end = words.index("--") if "--" in words else len(words)
+        return subprocess.run([str(SHOAL), *words[:end], *to, *words[end:]], capture_output=True, timeout=limit_s, env=dict(env, HOME=str(tmp_path)),
+                              stdin=subprocess.DEVNULL)
+
+    server.ask = ask
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def places(value, path=()):
+    """The path of each value within, and of the whole."""
+    yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, (*path, key))
+
+
+def with_wrong(value, path, wrong):
+    if not path:
+        return wrong
+    made = copy.copy(value)
+    made[path[0]] = with_wrong(value[path[0]], path[1:], wrong)
+    return made
+
+
+def lies(answer):
+    """The answer with each of its values once of each wrong type. What is wrong within a list stands there behind all that is right, so that one
+    answer holds all of it."""
+    full = answer
+    for path in places(answer):
+        at = next((i for i, key in enumerate(path) if isinstance(key, int)), None)
+        for wrong in WRONG:
+            if at is None:
+                yield with_wrong(answer, path, wrong)
+            else:
+                rows = full
+                for key in path[:at]:
+                    rows = rows[key]
+                full = with_wrong(full, path[:at], [*rows, with_wrong(rows[path[at]], path[at + 1:], wrong)])
+    yield full
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_no_verb_crashes_on_a_wrong_type(node, words):
+    right = VERBS[words]
+    node.says = right
+    done = node.ask(words)
+    assert done.returncode in (0, 3) and node.asked >= right.keys(), (node.asked, done)
+    for address, answer in right.items():
+        for lie in [] if isinstance(answer, bytes) else lies(answer):
+            if answer is ENDED and not (isinstance(lie, dict) and lie.get("hasEnded") is True):
+                continue  # who waits for the end waits on
+            node.says = dict(right, **{address: lie})
+            done = node.ask(words)
+            assert 0 <= done.returncode < 128, (lie, done)
