@@ -551,6 +551,7 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
     *try_next = false;
     while (node_len > 0 && node[node_len - 1] == '/')
         node_len--;
+    (void)snprintf(answer->node, sizeof(answer->node), "%s%.*s", with_scheme(node), (int)node_len, node);
     (void)snprintf(url, sizeof(url), "%s%.*s%s", with_scheme(node), (int)node_len, node, call->path);
     result = cli_trust_ready(cli, node);
     if (result != SHOAL_EXIT_OK) {

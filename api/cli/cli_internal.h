@@ -121,6 +121,7 @@ struct cli_call {
 
 struct cli_answer {
     long status;
+    char node[256];        /* the URL of who was asked last */
     struct shoal_buf body; /* NUL-terminated beyond its length */
     char disposition[512];
     char log_next[32];
@@ -139,6 +140,8 @@ int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *an
 void cli_refused(const struct cli_answer *answer);
 void cli_answer_free(struct cli_answer *answer);
 const char *cli_answer_text(const struct cli_answer *answer);
+/* Says of the node that its answer leads nowhere: it came with `what`, and whoever read on there would never end. */
+int cli_leads_nowhere(const struct cli_answer *answer, const char *what);
 /* GET, and print the body as it is. */
 int cli_print(struct cli *cli, const char *path);
 /* The answer says this in JSON; "" and 0 where it does not. */

@@ -566,11 +566,11 @@ static void print_tasks(const struct json_value *tasks, bool head)
 /* Page by page; each is printed as it comes. */
 int cli_job_tasks(struct cli *cli)
 {
-    char after[32] = "";
+    int64_t after = -1; /* the index that the page before ended with */
     bool head = !cli->quiet;
 
     while (true) {
-        char path[512], end[128];
+        char path[512], end[128], from[32] = "";
         struct cli_call call = { .method = "GET", .path = path };
         struct cli_answer answer;
         struct json_input *input = NULL;
@@ -578,7 +578,9 @@ int cli_job_tasks(struct cli *cli)
         bool more;
         int code;
 
-        (void)snprintf(end, sizeof(end), "/tasks?limit=%d%s%s", SHOAL_TASKS_PAGE_MAX, after,
+        if (after >= 0)
+            (void)snprintf(from, sizeof(from), "&after=%" PRId64, after);
+        (void)snprintf(end, sizeof(end), "/tasks?limit=%d%s%s", SHOAL_TASKS_PAGE_MAX, from,
                        cli_flag(cli, "failed") ? "&state=failed" : "");
         job_path(cli, end, path, sizeof(path));
         code = cli_call(cli, &call, &answer, false);
@@ -586,17 +588,17 @@ int cli_job_tasks(struct cli *cli)
             code = cli_parse(&answer, &input);
         if (code == SHOAL_EXIT_OK && cli->json)
             cli_print_json(cli_answer_text(&answer));
-        cli_answer_free(&answer);
-        if (code != SHOAL_EXIT_OK)
-            return code;
-        if (!cli->json)
+        if (code == SHOAL_EXIT_OK && !cli->json)
             print_tasks(json_input_get(json_input_root(input), "tasks"), head);
         head = false;
-        more = json_input_int(json_input_root(input), "next", &next);
-        (void)snprintf(after, sizeof(after), "&after=%" PRId64, more ? next : 0);
+        more = code == SHOAL_EXIT_OK && json_input_int(json_input_root(input), "next", &next);
+        if (more && next <= after)
+            code = cli_leads_nowhere(&answer, "with a page that it gave before");
+        after = more ? next : after;
         json_input_free(input);
-        if (!more)
-            return SHOAL_EXIT_OK;
+        cli_answer_free(&answer);
+        if (code != SHOAL_EXIT_OK || !more)
+            return code;
     }
 }
 

@@ -239,7 +239,7 @@ static void take_page(struct listing *l, const struct json_value *page)
 
 static int fetch(struct listing *l)
 {
-    char path[PATH_BYTES + 600];
+    char path[PATH_BYTES + 600], page[sizeof(l->next)];
     struct cli_call call = { .method = "GET", .path = path };
     struct cli_answer answer;
     struct json_input *input;
@@ -247,12 +247,15 @@ static int fetch(struct listing *l)
 
     (void)snprintf(path, sizeof(path), "/v1/jobs?limit=%" PRIu64 "%s%s%s", l->left < FETCH_ROWS ? l->left : FETCH_ROWS,
                    l->query, l->next[0] == '\0' ? "" : "&page=", l->next);
+    memcpy(page, l->next, sizeof(page));
     code = cli_call(l->cli, &call, &answer, false);
     if (code == SHOAL_EXIT_OK)
         code = cli_parse(&answer, &input);
     if (code == SHOAL_EXIT_OK) {
         take_page(l, json_input_root(input));
         json_input_free(input);
+        if (l->next[0] != '\0' && strcmp(l->next, page) == 0)
+            code = cli_leads_nowhere(&answer, "with the same page again");
     }
     cli_answer_free(&answer);
     return code;

@@ -27,7 +27,7 @@ struct source {
     const char *which;
     uint64_t task;
     char label[24];
-    char cursor[32];
+    uint64_t cursor;
     struct shoal_buf line; /* has not ended yet; of labelled lines only */
     bool spoke;
     bool ended;
@@ -54,7 +54,7 @@ static void add_source(struct logs *logs, const char *which, uint64_t task, cons
 {
     struct source *source = &logs->sources[logs->count++];
 
-    *source = (struct source){ .which = which, .task = task, .cursor = "0" };
+    *source = (struct source){ .which = which, .task = task };
     (void)snprintf(source->label, sizeof(source->label), "%s", label);
 }
 
@@ -154,11 +154,25 @@ static void show_tail(struct logs *logs)
 
 /* ---- what is asked ---- */
 
+/* Where to read on in a log that has not ended. What came moves the cursor on: else the same piece would come for ever. */
+static int take_cursor(struct source *source, const struct cli_answer *answer)
+{
+    char *end = NULL;
+    uint64_t next = strtoull(answer->log_next, &end, 10);
+
+    if (answer->log_next[0] < '0' || answer->log_next[0] > '9' || *end != '\0')
+        return cli_leads_nowhere(answer, "without a cursor");
+    if (next < source->cursor || (next == source->cursor && answer->body.len > 0))
+        return cli_leads_nowhere(answer, "with a cursor that stands still");
+    source->cursor = next;
+    return SHOAL_EXIT_OK;
+}
+
 /* One piece of one log; `*came`: there was something. */
 static int ask(struct logs *logs, struct source *source, bool *came)
 {
     bool waits = logs->go_on && logs->count == 1 && !logs->tailing;
-    bool known = source->cursor[0] != '0' || logs->failures > 0;
+    bool known = source->cursor > 0 || logs->failures > 0;
     struct cli_answer answer;
     char path[700], task[32] = "";
     struct cli_call call = { .method = "GET", .path = path, .accept = "*/*", .timeout_s = 60 };
@@ -166,8 +180,8 @@ static int ask(struct logs *logs, struct source *source, bool *came)
 
     if (source->task != UINT64_MAX)
         (void)snprintf(task, sizeof(task), "&task=%" PRIu64, source->task);
-    (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s%s&cursor=%s&wait_ms=%s", logs->id, source->which, task,
-                   source->cursor, !waits ? "0" : logs->any ? WAIT_MS : FIRST_WAIT_MS);
+    (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s%s&cursor=%" PRIu64 "&wait_ms=%s", logs->id, source->which,
+                   task, source->cursor, !waits ? "0" : logs->any ? WAIT_MS : FIRST_WAIT_MS);
     code = cli_call(logs->cli, &call, &answer, logs->failures < FAILURES_MAX && logs->go_on && known);
     if (code == SHOAL_EXIT_OK) {
         *came = *came || answer.body.len > 0;
@@ -177,8 +191,8 @@ static int ask(struct logs *logs, struct source *source, bool *came)
         show(logs, source, shoal_buf_view(&answer.body));
         if (source->ended && source->line.len > 0)
             put_line(logs, source);
-        (void)snprintf(source->cursor, sizeof(source->cursor), "%s",
-                       answer.log_next[0] == '\0' ? "0" : answer.log_next);
+        if (!source->ended)
+            code = take_cursor(source, &answer);
     }
     cli_answer_free(&answer);
     return code;
@@ -207,7 +221,7 @@ static bool try_again(struct logs *logs, int code)
 {
     /* Another node may be elected, or this one come back. */
     return (code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && logs->go_on &&
-           logs->sources[0].cursor[0] != '0' && logs->failures++ < FAILURES_MAX;
+           logs->sources[0].cursor > 0 && logs->failures++ < FAILURES_MAX;
 }
 
 /* Nothing is printed yet: where the job waits, its reason is said, and again when it is another one. */

@@ -30,6 +30,12 @@ int cli_parse(const struct cli_answer *answer, struct json_input **input)
     return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
 }
 
+int cli_leads_nowhere(const struct cli_answer *answer, const char *what)
+{
+    return cli_fail(SHOAL_EXIT_FAILED, "%s answers %s, and there is no reading on; try another node with --node", answer->node,
+                    what);
+}
+
 const char *cli_text_at(const struct json_value *object, const char *key)
 {
     const char *text = json_input_text(object, key);

@@ -1,4 +1,4 @@
-"""A node that lies: each field of each answer is of a wrong type once. No verb crashes."""
+"""A node that lies: each field of each answer is of a wrong type once, and cursors stand still. No verb crashes, none goes on for ever."""
 
 import copy
 import http.server
@@ -48,8 +48,12 @@ VERBS = {  # the words, and what the node says at an address, "METHOD " before i
     "status": {"/platform/rest/deeplearning/v1/status": {"status": "ok", "mesh": {"name": "m"}, "nodes": [1]}},
     "top": {"/v1/top": {"mesh": "m", "node": "a", "membersAlive": 1, "membersKnown": 2, "meshWritable": True, "more": True, "nodes": [NODE], "jobs": [JOB]}},
     "logon u": {"/auth/v1/logon": {"accessToken": "t", "username": "u"}},
+    "job list": {"/v1/jobs": {"jobs": [JOB, dict(JOB, service="s")], "missing": ["b"], "complete": True, "unsettled": 0, "next": ""}},
+    "job list --output json": {"/v1/jobs": {"jobs": [JOB], "missing": ["b"], "complete": True, "unsettled": 0, "next": ""}},
     "job show 1": {"/v1/jobs/1": JOB},
     "why 1": {"/v1/jobs/1/why": {"id": "shoal-1", "why": "w", "hosts": [{"node": "a", "why": "w"}], "more": [1, 2, 3, {"a": 1}]}},
+    "job tasks 1": {"/v1/jobs/1/tasks": {"tasks": [{"index": 1, "state": "failed", "exitCode": 1, "attempts": 2, "node": "a", "started": "s", "ended": "e"}],
+                                         "next": None}},
     "job logs 1 --task 3": {"/v1/jobs/1/log": b"", "/v1/jobs/1": {"array": {}}, "/v1/jobs/1/tasks": {"tasks": [{"index": 3}]}},
     "job logs 1 --rank 5": {"/v1/jobs/1/log": b"", "/v1/jobs/1": {"workersMax": 2}},
     "job metrics 1": {"/v1/jobs/1/metrics": METRICS},
@@ -165,3 +169,28 @@ def test_no_verb_crashes_on_a_wrong_type(node, words):
             node.says = dict(right, **{address: lie})
             done = node.ask(words)
             assert 0 <= done.returncode < 128, (lie, done)
+
+
+@pytest.mark.parametrize("words", ["job logs 1", "job logs 1 -f", "job logs 1 --rank 2", "job logs 1 --output json"])
+@pytest.mark.parametrize("headers,said", [
+    ({}, "without a cursor"), ({"Shoal-Log-Next": ""}, "without a cursor"), ({"Shoal-Log-Next": "x"}, "without a cursor"),
+    ({"Shoal-Log-Next": "0"}, "with a cursor that stands still"), ({"Shoal-Log-Next": "5"}, "with a cursor that stands still"),
+])
+def test_a_log_whose_cursor_leads_nowhere_ends(node, words, headers, said):
+    """A node's fault, or a proxy's that drops headers. What came is shown; none of it comes for ever."""
+    node.says, node.headers = {"/v1/jobs/1/log": b"piece\n"}, headers
+    done = node.ask(words)
+    assert done.returncode == 1 and done.stdout.count(b"piece") == 1 + (headers.get("Shoal-Log-Next") == "5") and done.stderr.count(b"\n") == 1, done
+    assert ("%s answers %s" % (node.url, said)).encode() in done.stderr, done
+
+
+@pytest.mark.parametrize("words,address,answer,times", [
+    ("job list", "/v1/jobs", {"jobs": [JOB], "complete": True, "next": "token"}, 2),
+    ("job tasks 1", "/v1/jobs/1/tasks", {"tasks": [{"index": 7, "state": "failed"}], "next": 7}, 2),
+    ("job tasks 1", "/v1/jobs/1/tasks", {"tasks": [{"index": 7, "state": "failed"}], "next": -1}, 1),
+])
+def test_a_page_that_leads_to_itself_ends_the_list(node, words, address, answer, times):
+    node.says = {address: answer}
+    done = node.ask(words)
+    assert done.returncode == 1 and done.stdout.count(b"\n") == 1 + times, done
+    assert node.url.encode() in done.stderr and b"--node" in done.stderr, done
