@@ -54,7 +54,7 @@ void agent_probe_all(const struct shoal_identity *identity, struct agent_probe *
     if (shoal_link_create(&p.link, &options, &msg) != SHOAL_OK) {
         for (size_t i = 0; i < count; i++) {
             probes[i].err = SHOAL_ERR_FULL;
-            (void)snprintf(probes[i].text, sizeof(probes[i].text), "it could not be asked: %s", msg.text);
+            (void)snprintf(probes[i].text, sizeof(probes[i].text), "it could not be asked: %.200s", msg.text);
         }
     } else {
         for (size_t i = 0; i < count; i++)

@@ -131,7 +131,7 @@ static void what_a_walk_finds(void **state)
 static void what_lies_too_deep_is_counted(void **state)
 {
     char root[] = "/tmp/shoal-results-XXXXXX";
-    char path[600] = "", deep[600] = "";
+    char path[600] = "", deep[2 * AGENT_RESULT_DEPTH_MAX + 1] = "";
     struct agent_results results;
 
     (void)state;
