@@ -148,6 +148,8 @@ int cli_job_result(struct cli *cli)
 
     if (cli_flag(cli, "all") && cli_flag(cli, "model"))
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job result takes --model or --all, not both");
+    if (cli->word_count > 1 && strcmp(cli->words[1], "-") == 0 && isatty(STDOUT_FILENO) == 1)
+        return cli_fail(SHOAL_EXIT_USAGE, "a zip is nothing for a terminal: name a file, or send the output into a file or a pipe");
     job_path(cli, cli_flag(cli, "model") ? "/result?below=model" : "/result", path, sizeof(path));
     return fetch(cli, path, "application/zip", cli->word_count > 1 ? cli->words[1] : NULL, "result.zip");
 }

@@ -81,7 +81,20 @@ struct transfer {
     bool too_big;
     bool sink_failed;
     bool sunk; /* something has gone into the sink */
+    struct cli_log_text shown;
 };
+
+/* False: it is not all there. */
+static bool sink(struct transfer *transfer, const char *bytes, size_t len)
+{
+    FILE *to = transfer->call->sink;
+
+    transfer->sunk = true;
+    if (to != stdout)
+        return fwrite(bytes, 1, len, to) == len;
+    cli_put_log(&transfer->shown, bytes, len);
+    return ferror(to) == 0;
+}
 
 static size_t on_body(char *bytes, size_t size, size_t count, void *arg)
 {
@@ -90,8 +103,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *arg)
 
     (void)lib.easy_getinfo(transfer->curl, CURLINFO_RESPONSE_CODE, &status);
     if (transfer->call->sink != NULL && status < 400) {
-        transfer->sunk = true;
-        transfer->sink_failed = fwrite(bytes, size, count, transfer->call->sink) != count;
+        transfer->sink_failed = !sink(transfer, bytes, size * count);
         return transfer->sink_failed ? 0 : size * count;
     }
     if (transfer->answer->body.len + size * count > ANSWER_BYTES_MAX ||

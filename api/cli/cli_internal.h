@@ -113,7 +113,7 @@ struct cli_call {
     const char *upload;    /* a file to send as it is, or NULL */
     const char *bearer;    /* a token to show instead of the kept one; NULL: none */
     const char *basic[2];  /* a name and its password instead; NULL: none */
-    FILE *sink;            /* the body of a success goes there instead of into the answer */
+    FILE *sink;            /* the body of a success goes there instead of into the answer; stdout: by cli_put_log() */
     const char *accept;
     long timeout_s; /* 0: 30 s; without progress for uploads and downloads */
     bool anonymous;

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
+import termios
 import threading
 
 import pytest
@@ -110,13 +111,13 @@ def node(tmp_path):
     server.url = "http://127.0.0.1:%d" % server.server_port
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def ask(words, limit_s=20):
+    def ask(words, limit_s=20, stdout=subprocess.PIPE):
         env = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         to = ["--rest-server", server.url, "--jwt-token", "t"] if words.startswith("dlim") else ["--node", server.url, "--user", "u", "--password", "p"]
         words = words.split()
         end = words.index("--") if "--" in words else len(words)
-        return subprocess.run([str(SHOAL), *words[:end], *to, *words[end:]], capture_output=True, timeout=limit_s, env=dict(env, HOME=str(tmp_path)),
-                              stdin=subprocess.DEVNULL)
+        return subprocess.run([str(SHOAL), *words[:end], *to, *words[end:]], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+                              timeout=limit_s, env=dict(env, HOME=str(tmp_path)))
 
     server.ask = ask
     yield server
@@ -194,3 +195,42 @@ def test_a_page_that_leads_to_itself_ends_the_list(node, words, address, answer,
     done = node.ask(words)
     assert done.returncode == 1 and done.stdout.count(b"\n") == 1 + times, done
     assert node.url.encode() in done.stderr and b"--node" in done.stderr, done
+
+
+HOSTILE = b"\x1b]0;title\x07a\xc3\xbc\x9b2J\xe2\x80\xaeb\n\x00"
+AS_IN_LOGS = "^[]0;title^Ga\u00fcM-^[2J\\u202eb\n^@".encode()
+FETCHED = {"job get 1 p -": "/v1/jobs/1/files/p", "job get 1 p --to -": "/v1/jobs/1/files/p", "job metrics 1 --csv": "/v1/jobs/1/metrics",
+           "job logs 1": "/v1/jobs/1/log", "service test s --input /dev/null": "POST /dlim/v1/inference/s"}
+
+
+@pytest.fixture
+def terminal():
+    """Its two ends, the program's second; ends of lines stay as they are."""
+    ours, its = os.openpty()
+    modes = termios.tcgetattr(its)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(its, termios.TCSANOW, modes)
+    yield ours, its
+    os.close(ours)
+    os.close(its)
+
+
+@pytest.mark.parametrize("words", FETCHED)
+def test_what_is_fetched_gives_a_terminal_no_orders(node, terminal, words):
+    node.says = {FETCHED[words]: HOSTILE}
+    done = node.ask(words, stdout=terminal[1])
+    assert done.returncode == 0 and os.read(terminal[0], 4096).rstrip(b"\n") == AS_IN_LOGS, done
+
+
+@pytest.mark.parametrize("words", FETCHED)
+def test_what_is_fetched_goes_into_a_pipe_byte_for_byte(node, words):
+    node.says = {FETCHED[words]: HOSTILE}
+    done = node.ask(words)
+    assert done.returncode == 0 and done.stdout.rstrip(b"\n") == HOSTILE, done
+
+
+def test_a_zip_is_nothing_for_a_terminal(node, terminal):
+    node.says = {"/v1/jobs/1/result": b"PK"}
+    done = node.ask("job result 1 -", stdout=terminal[1])
+    assert done.returncode == 2 and b"name a file" in done.stderr and not node.asked, done
+    assert node.ask("job result 1 -").stdout == b"PK"
