@@ -566,7 +566,8 @@ static void print_tasks(const struct json_value *tasks, bool head)
 /* Page by page; each is printed as it comes. */
 int cli_job_tasks(struct cli *cli)
 {
-    int64_t after = -1; /* the index that the page before ended with */
+    int64_t after = -1; /* the index that the page before ended with; it need not rise from page to page */
+    size_t shown = 0;
     bool head = !cli->quiet;
 
     while (true) {
@@ -575,6 +576,7 @@ int cli_job_tasks(struct cli *cli)
         struct cli_answer answer;
         struct json_input *input = NULL;
         int64_t next;
+        size_t count;
         bool more;
         int code;
 
@@ -591,8 +593,10 @@ int cli_job_tasks(struct cli *cli)
         if (code == SHOAL_EXIT_OK && !cli->json)
             print_tasks(json_input_get(json_input_root(input), "tasks"), head);
         head = false;
+        count = json_input_count(json_input_get(json_input_root(input), "tasks"));
+        shown += count;
         more = code == SHOAL_EXIT_OK && json_input_int(json_input_root(input), "next", &next);
-        if (more && next <= after)
+        if (more && (next < 0 || next == after || count == 0 || shown >= SHOAL_ARRAY_TASKS_MAX))
             code = cli_leads_nowhere(&answer, "with a page that it gave before");
         after = more ? next : after;
         json_input_free(input);

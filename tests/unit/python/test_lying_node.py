@@ -1,5 +1,6 @@
 """A node that lies: each field of each answer is of a wrong type once, and cursors stand still. No verb crashes, none goes on for ever."""
 
+import collections.abc
 import copy
 import http.server
 import json
@@ -91,6 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         address = ("" if self.command == "GET" else self.command + " ") + self.path.partition("?")[0]
         said = self.server.says.get(address)
+        said = next(said) if isinstance(said, collections.abc.Iterator) else said
         body = said if isinstance(said, bytes) else json.dumps(said).encode()
         self.server.asked.add(address)
         self.send_response(200 if address in self.server.says else 404)
@@ -195,6 +197,14 @@ def test_a_page_that_leads_to_itself_ends_the_list(node, words, address, answer,
     done = node.ask(words)
     assert done.returncode == 1 and done.stdout.count(b"\n") == 1 + times, done
     assert node.url.encode() in done.stderr and b"--node" in done.stderr, done
+
+
+def test_tasks_come_in_the_order_of_their_ranges(node):
+    """Of 7,3,5 the page behind 7 begins with 3: an index need not rise."""
+    pages = [{"tasks": [{"index": 7}], "next": 7}, {"tasks": [{"index": 3}], "next": 3}, {"tasks": [{"index": 5}]}]
+    node.says = {"/v1/jobs/1/tasks": iter(pages)}
+    done = node.ask("job tasks 1 --quiet")
+    assert (done.returncode, [int(line.split()[0]) for line in done.stdout.splitlines()]) == (0, [7, 3, 5]), done
 
 
 HOSTILE = b"\x1b]0;title\x07a\xc3\xbc\x9b2J\xe2\x80\xaeb\n\x00"
