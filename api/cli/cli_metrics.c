@@ -190,11 +190,16 @@ static unsigned x_of(const struct chart *c, uint64_t step)
     return (unsigned)((double)(step - c->first) / (double)(c->last - c->first) * (dots - 1) + 0.5);
 }
 
+/* What is infinite, or no number, stands at an edge. Halves: the range itself may be more than a number can be. */
 static unsigned y_of(const struct chart *c, double value)
 {
     unsigned dots = ROWS * c->cell_y;
-    double part = c->most > c->least ? (value - c->least) / (c->most - c->least) : 0.5;
+    double part = c->most > c->least ? (value / 2 - c->least / 2) / (c->most / 2 - c->least / 2) : 0.5;
 
+    if (!(part <= 1))
+        part = 1;
+    else if (part < 0)
+        part = 0;
     return (unsigned)((1 - part) * (dots - 1) + 0.5);
 }
 

@@ -199,6 +199,14 @@ def test_a_page_that_leads_to_itself_ends_the_list(node, words, address, answer,
     assert node.url.encode() in done.stderr and b"--node" in done.stderr, done
 
 
+@pytest.mark.parametrize("value,row", [("-inf", -2), ("inf", 1), ("nan", 1), (-1.7e308, -2)])
+def test_a_validation_that_is_no_finite_number_stands_at_an_edge_of_the_plot(node, value, row):
+    """Its row is reckoned, and must lie within the canvas."""
+    node.says = {"/v1/jobs/1/metrics": dict(METRICS, points=[dict(POINT, values=[1.7e308])], validations=[dict(POINT, values=[value])])}
+    done = node.ask("job metrics 1 --plot")
+    assert done.returncode == 0 and b"o" in done.stdout.splitlines()[row], done.stdout.decode()
+
+
 def test_tasks_come_in_the_order_of_their_ranges(node):
     """Of 7,3,5 the page behind 7 begins with 3: an index need not rise."""
     pages = [{"tasks": [{"index": 7}], "next": 7}, {"tasks": [{"index": 3}], "next": 3}, {"tasks": [{"index": 5}]}]
