@@ -462,7 +462,10 @@ static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, c
         exit_code = SHOAL_EXIT_DENIED;
         remedy = remedy_of_trust(cli);
         break;
-    case CURLE_SSL_CONNECT_ERROR: remedy = "does it speak plain HTTP? then write http:// in --node"; break;
+    case CURLE_SSL_CONNECT_ERROR:
+        remedy = "it closed the connection, which it does with more of them than it may have: try again, or another node; or does it speak "
+                 "plain HTTP? then write http:// in --node";
+        break;
     case CURLE_READ_ERROR:
         exit_code = SHOAL_EXIT_FAILED;
         remedy = "the file to send cannot be read";

@@ -18,6 +18,15 @@
 #include "shoal/error.h"
 #include "shoal/ids.h"
 
+#include <errno.h>
+
+static inline const char *shoal_disk_remedy(int error)
+{
+    if (error == EMFILE || error == ENFILE)
+        return "raise the limit of open files (ulimit -n, LimitNOFILE=)";
+    return error == EIO ? "the disk is failing, replace it" : "make it writable for the agent's user";
+}
+
 /* FULL or STORAGE by errno, as "cannot WHAT PATH: why; remedy". */
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_fail(struct shoal_msg *msg, const char *what, const char *path);
 

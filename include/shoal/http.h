@@ -38,7 +38,7 @@ struct shoal_http_options {
     struct shoal_tls_names tls; /* used during the call */
     const char
         *spool_dir; /* folder for uploads under way; must exist; files in it have no name and vanish by themselves */
-    uint32_t connections_max; /* 0: 1024 */
+    uint32_t connections_max; /* 0: SHOAL_HTTP_CONNECTIONS_MAX */
     uint32_t token_life_s;    /* 0: 12 hours */
     bool exact_states;        /* execs-api 5.2: show exact states on exec objects */
     const char *scrape_token; /* opens /metrics alone, as a bearer token; NULL or "": none */

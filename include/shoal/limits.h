@@ -160,7 +160,8 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 
 /* Connections to the API at once, in all and from one address: clients of a few hundred users, some of them behind one
  * proxy. Beyond the second, the one of that address that has waited longest for its client is closed; beyond the first, one of
- * the address that has the most; where none waits, the new one. All are counted. */
+ * the address that has the most; where none waits, the new one. All are counted. An agent that may open fewer files takes half as many
+ * connections as files. */
 #define SHOAL_HTTP_CONNECTIONS_MAX 1024
 #define SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX 256
 /* HTTP/2: requests at once on one connection, as RFC 9113 advises; of strangers whose bodies are still to come, so that a

@@ -21,6 +21,8 @@
 #include "agent_settings.h"
 #include "agent_workers.h"
 
+#include "node/runner/descriptors.h"
+
 #include "shoal/banned.h"
 
 #define HEAP_BODY_BYTES (4 << 20)
@@ -399,6 +401,14 @@ static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
     return err == SHOAL_OK ? agent_files_create(agent, msg) : err;
 }
 
+/* The other half is for jobs, links and stores: strangers' connections must leave these what they need. */
+static uint32_t http_connections(const struct agent *agent)
+{
+    const uint32_t half = agent->descriptors / 2;
+
+    return half > 0 && half < SHOAL_HTTP_CONNECTIONS_MAX ? half : SHOAL_HTTP_CONNECTIONS_MAX;
+}
+
 static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
 {
     char tls[AGENT_PATH_BYTES + 16];
@@ -411,6 +421,7 @@ static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
                                           .plain = agent->settings.api_plain,
                                           .tls_dir = tls,
                                           .spool_dir = spool,
+                                          .connections_max = http_connections(agent),
                                           .scrape_token = agent->settings.metrics_token };
 
     (void)snprintf(tls, sizeof(tls), "%s/tls", agent->settings.data);
@@ -556,6 +567,7 @@ int agent_main(const struct shoal_cli_agent *options)
 
     SHOAL_ASSERT(agent != NULL);
     memory();
+    agent->descriptors = descriptors_raise();
     agent->lock_fd = -1;
     agent->start_ns = agent_now_ns();
     agent_service_init();
@@ -592,6 +604,9 @@ int agent_main(const struct shoal_cli_agent *options)
               agent->identity.mesh_name, agent->settings.slots,
               agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text, url,
               agent->scheduling);
+    if (agent->descriptors < DESCRIPTORS_LOW)
+        agent_log(agent, "warning: %u files may be open at once, and connections to the API take half of them: " DESCRIPTORS_REMEDY,
+                  agent->descriptors);
     if (agent->settings.serves == 0)
         agent_log(
             agent,

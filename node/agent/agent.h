@@ -189,6 +189,7 @@ struct agent {
     bool slots_keeping;
     int exit_code;
     uint64_t start_ns;
+    uint32_t descriptors; /* that it may have open */
     struct shoal_link *link;
     struct shoal_datagram *datagram;
     struct membership *membership;

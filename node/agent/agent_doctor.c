@@ -20,6 +20,8 @@
 #include "agent_room.h"
 #include "agent_settings.h"
 
+#include "node/runner/descriptors.h"
+
 #include "shoal/banned.h"
 
 #define COLUMNS 80
@@ -303,6 +305,17 @@ static void look_at_clock(struct doctor *d)
         say(d, "ok", "clock", "the clock is synchronized");
 }
 
+static void look_at_descriptors(struct doctor *d)
+{
+    const uint32_t allowed = descriptors_allowed();
+
+    if (allowed < DESCRIPTORS_LOW)
+        say(d, "note", "files", "an agent that is started here may have %u files open at once, of which connections to the API take half: "
+            DESCRIPTORS_REMEDY, allowed);
+    else
+        say(d, "ok", "files", "an agent that is started here may have %u files open at once", allowed);
+}
+
 int agent_doctor(const struct agent *agent, bool json, bool verbose)
 {
     const struct agent_settings *s = &agent->settings;
@@ -329,6 +342,7 @@ int agent_doctor(const struct agent *agent, bool json, bool verbose)
     look_at_transport(&d);
     look_at_peers(&d, &agent->identity);
     look_at_clock(&d);
+    look_at_descriptors(&d);
     say(&d, "ok", "scheduling", "scheduling class: %s", agent->scheduling);
     if (json)
         (void)printf("],\"ok\":%s}\n", d.bad ? "false" : "true");

@@ -1,6 +1,7 @@
 #include "leftovers.h"
 
 #include "shoal/below.h"
+#include "shoal/disk.h"
 #include "shoal/limits.h"
 #include "shoal/worker.h"
 
@@ -107,8 +108,8 @@ enum shoal_err leftovers_lock(const char *folder, int *lock, struct shoal_msg *m
     *lock = lock_make(folder);
     if (*lock >= 0 && flock(*lock, LOCK_SH | LOCK_NB) == 0)
         return SHOAL_OK;
-    (void)shoal_fail(msg, SHOAL_ERR_STORAGE, "%s/" LOCK_NAME ": no lock for the job's runner: %s", folder,
-                     strerror(errno));
+    (void)shoal_fail(msg, SHOAL_ERR_STORAGE, "%s/" LOCK_NAME ": no lock for the job's runner: %s; %s", folder,
+                     strerror(errno), shoal_disk_remedy(errno));
     if (*lock >= 0)
         (void)close(*lock);
     return SHOAL_ERR_STORAGE;

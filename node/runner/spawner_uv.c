@@ -5,6 +5,8 @@
  * There is no timer and no retry here: the next order starts the helper again, and who lost an order asks again (P3). */
 #include "spawn.h"
 
+#include "descriptors.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -194,6 +196,7 @@ static enum shoal_err helper_start(struct spawner *spawner, struct shoal_msg *ms
         free(helper);
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the spawn helper cannot be started: %s", strerror(code));
     }
+    descriptors_give_back(helper->pid); /* before its first order: all runners, and what they start, have it from there */
     helper->spawner = spawner;
     helper->socket = pair[0];
     (void)uv_poll_init(spawner->loop, &helper->poll, helper->socket);

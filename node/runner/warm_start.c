@@ -2,6 +2,8 @@
  * (warm.h). */
 #include "warm.h"
 
+#include "descriptors.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -212,6 +214,8 @@ int warm_process_start(const char *native, const char *key, int socket, pid_t *p
         code = errno;
     else
         code = server_exec(native, &recipe, &fds, pid);
+    if (code == 0)
+        descriptors_give_back(*pid);
     (void)close(ends[0]);
     (void)close(ends[1]);
     if (fds.socket >= 0)

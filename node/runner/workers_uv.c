@@ -8,6 +8,7 @@
  * passes no descriptors; whatever comes with a message is closed by the kernel. */
 #include "workers_state_uv.h"
 
+#include "descriptors.h"
 #include "ended.h"
 
 #include <dirent.h>
@@ -25,6 +26,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "shoal/disk.h"
 #include "shoal/host.h"
 #include "shoal/worker_wire.h"
 
@@ -523,7 +525,8 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
         return err;
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* its job may listen there, and accept nobody */
     if (fd < 0 || connect(fd, (const struct sockaddr *)&name, sizeof(name)) != 0) {
-        err = shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "%s: no runner answers: %s", path, strerror(errno));
+        err = shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "%s: no runner answers: %s%s", path, strerror(errno),
+                         errno == EMFILE ? "; " DESCRIPTORS_REMEDY : "");
         if (fd >= 0)
             (void)close(fd);
         return err;
@@ -560,7 +563,7 @@ static enum shoal_err runner_socket(const char *dir, int *fd, struct shoal_msg *
     *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (*fd >= 0 && bind(*fd, (const struct sockaddr *)&name, sizeof(name)) == 0 && listen(*fd, 4) == 0)
         return SHOAL_OK;
-    err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot listen: %s", path, strerror(errno));
+    err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot listen: %s; %s", path, strerror(errno), shoal_disk_remedy(errno));
     if (*fd >= 0)
         (void)close(*fd);
     return err;

@@ -22,7 +22,7 @@ enum shoal_err shoal_disk_fail(struct shoal_msg *msg, const char *what, const ch
                           "cannot %s %.250s: no space left; free space on that disk, or remove finished jobs", what,
                           path);
     return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %.250s: %s; %s", what, path, strerror(error),
-                      error == EIO ? "the disk is failing, replace it" : "make it writable for the agent's user");
+                      shoal_disk_remedy(error));
 }
 
 bool shoal_disk_write(int fd, struct shoal_view view)

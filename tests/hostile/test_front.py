@@ -15,7 +15,7 @@ import time
 
 import h2raw
 import pytest
-from helpers import hello, submit
+from helpers import ended, hello, log_of, submit
 from mesh import PASSWORD, TLS, Mesh
 from system_conftest import OUT
 
@@ -425,3 +425,30 @@ def test_answers_that_nobody_takes_are_bounded(target, tmp_path):
         for sock in socks:
             sock.close()
     within_the_bound(target)
+
+
+def test_idle_connections_leave_an_agent_of_few_descriptors_what_its_jobs_need(tmp_path):
+    """As many files as a login may open, and fewer: strangers' connections take no more than half."""
+    with Mesh(OUT / "shoal") as mesh:
+        host = mesh.host_class(mesh, "alpha")
+        host.prepare()
+        host.within = ["prlimit", "--nofile=1000:1024"]
+        mesh.hosts.append(host)
+        host.start()
+        mesh.until(lambda: mesh.knows(host, 1), 20, "it is up")
+        assert "warning: 1024 files may be open at once" in host.log.read_text()
+        socks = []
+        try:
+            for number in range(1100):
+                socks.append(socket.create_connection((host.address, host.api_port), timeout=20,
+                                                      source_address=("127.0.0.%d" % (2 + number % 5), 0)))
+            mesh.until(lambda: metric(host, "shoal_http_connections_open") > 500, 20, "the half of them is taken")
+            assert metric(host, "shoal_http_connections_open") <= 512
+            (tmp_path / "main.py").write_text("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))\n")
+            job = submit(mesh, host, tmp_path)
+            facts = ended(mesh, job, 20)
+            assert facts["state"] == "FINISHED", facts["detail"]
+            assert log_of(mesh, host, job) == "(1000, 1024)\n"
+        finally:
+            for sock in socks:
+                sock.close()

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,6 +20,7 @@
 
 #include <cmocka.h>
 
+#include "node/runner/descriptors.h"
 #include "node/runner/warm.h"
 #include "node/runner/workers.h"
 #include "shoal/host.h"
@@ -427,6 +429,24 @@ static void a_worker_outlives_the_helper_that_forked_its_runner(void **state)
     close_job(f, OTHER);
 }
 
+/* A user's program may use select(), which takes no descriptor beyond 1,023. */
+static void a_worker_has_the_limit_of_files_that_the_agent_was_started_with(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 477;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_true(descriptors_raise() == descriptors_allowed() && descriptors_allowed() > 477);
+    assert_int_equal(kill(helper_of(), SIGKILL), 0); /* the next is started with the higher one */
+    start(f, JOB, 1, "test $(ulimit -Sn) = 477 && test $(ulimit -Hn) -gt 477 && exit 5");
+    while (f->exited < 1)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->status[1], 5);
+    close_job(f, JOB);
+}
+
 static pid_t no_fork(void)
 {
     errno = EAGAIN;
@@ -459,6 +479,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_folder_without_a_root_or_another_word_for_a_job_is_refused),
         cmocka_unit_test(garbage_is_dropped_and_a_runner_outlives_the_helper),
         cmocka_unit_test_setup_teardown(an_order_that_is_lost_with_the_helper_is_given_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_has_the_limit_of_files_that_the_agent_was_started_with, setup, teardown),
         cmocka_unit_test_setup_teardown(a_host_without_a_process_says_so, setup, teardown),
         cmocka_unit_test_setup_teardown(a_worker_outlives_the_helper_that_forked_its_runner, setup, teardown),
     };
