@@ -158,6 +158,9 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 /* Results of an answer of /edimodels that are grouped by sample. */
 #define SHOAL_EDI_RESULTS_MAX 1024u
 
+/* Lines of an agent's log that wait for whoever reads it, some thousands; beyond, they are dropped and counted. */
+#define SHOAL_LOG_WAITS_BYTES (256 * SHOAL_KIB)
+
 /* Connections to the API at once, in all and from one address: clients of a few hundred users, some of them behind one
  * proxy. Beyond the second, the one of that address that has waited longest for its client is closed; beyond the first, one of
  * the address that has the most; where none waits, the new one. All are counted. An agent that may open fewer files takes half as many

@@ -2,6 +2,7 @@
 #include "agent.h"
 
 #include "agent_files.h"
+#include "agent_out.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -588,14 +589,17 @@ int agent_main(const struct shoal_cli_agent *options)
         (void)uv_timer_init(&agent->loop, &agent->health_timer);     /* a start that fails may stop the agent, too */
         agent->health_timer.data = agent;
         scheduling(agent);
-        err = agent_service_create(agent, options, &msg);
+        err = agent_out_start(STDERR_FILENO, &msg);
     }
+    if (err == SHOAL_OK)
+        err = agent_service_create(agent, options, &msg);
     if (err == SHOAL_OK)
         err = start_all(agent, &msg);
     if (err != SHOAL_OK) {
         agent_service_failed(msg.text);
         /* The handles that were started hold the agent, and the process ends here. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         (void)fprintf(stderr, "shoal agent: %s\n", msg.text);
+        agent_out_flush();
         return err == SHOAL_ERR_INVALID ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
     }
     shoal_address_text(agent->settings.address, text);
@@ -617,6 +621,7 @@ int agent_main(const struct shoal_cli_agent *options)
               (unsigned long long)agent_memory_mib());
     (void)uv_run(&agent->loop, UV_RUN_DEFAULT);
     agent_log(agent, "stops");
+    agent_out_flush();
     /* Everything durable is in the store already; the kernel closes the rest. */
     _exit(agent->exit_code);
 }

@@ -1,5 +1,6 @@
 """The agent as a service: what it tells a service manager over NOTIFY_SOCKET, and what SIGHUP does."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -207,3 +208,29 @@ def test_an_abstract_socket(tmp_path):
         host.start()
         manager.settimeout(20)
         assert manager.recv(4096).startswith(b"READY=1\n")
+
+
+def test_an_agent_whose_log_nobody_reads_goes_on_and_ends(new_mesh):
+    """A logger that is stuck: the pipe is full before the agent's first word."""
+    mesh = new_mesh(())
+    host = Host(mesh, "alpha")
+    host.prepare()
+    mesh.hosts.append(host)
+    unread, log = os.pipe()
+    os.set_blocking(log, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(log, b"-" * 4096):
+            pass
+    os.set_blocking(log, True)
+    host.log = pathlib.Path("/dev/fd/%d" % log)
+    host.start()
+    try:
+        mesh.until(lambda: mesh.knows(host, 1), 20, "it answers")
+        assert host.get("/v1/nodes")
+        host.process.send_signal(signal.SIGTERM)
+        assert host.process.wait(10) == 0
+    finally:
+        os.close(log)
+        os.close(unread)
+        host.log = mesh.folder / "alpha.log"
+        host.log.touch()
