@@ -2,12 +2,14 @@
  *
  *   upload --libarchive--> (path, mode) + content --> spool, hashed --sort--> canonical file --> unpack with openat2
  *
- * B1. Only regular files and directories pass. Links, devices, sockets, pipes: refused by name, whatever they point at.
+ * B1. Only regular files and directories pass. Links become copies of what they point to (bundle_links.c). Devices, sockets and pipes
+ *     are refused by name.
  * B2. A path that is absolute, has "..", a backslash or a control character, or is too deep or long, is refused.
  * B3. Every byte counts against the limits before it is written; what an entry claims is checked before it is read.
  * B4. Unpacking opens one component at a time, beneath the folder, never through a link, and only makes new files.
  * Source: reference of hostile archives; openat2(2), RESOLVE_BENEATH. */
 #include "bundle_file_sodium.h"
+#include "bundle_links.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -34,7 +36,11 @@ struct bundler {
     struct bundle_entry *entries;
     size_t count;
     size_t cap;
+    struct bundle_link *links;
+    size_t link_count;
+    size_t link_cap;
     uint64_t spooled;
+    uint64_t copied; /* bytes that links stand for */
     uint64_t packed; /* bytes of all uploads */
     int spool;
     time_t started;
@@ -154,13 +160,44 @@ static enum shoal_err clean_path(const struct bundler *b, const char *path, char
     return SHOAL_OK;
 }
 
+static enum shoal_err check_count(const struct bundler *b)
+{
+    if (b->count + b->link_count < b->limits.entries_max)
+        return SHOAL_OK;
+    return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG, "upload: more than %u entries; leave out what the script does not need",
+                      b->limits.entries_max);
+}
+
+static enum shoal_err add_link(struct bundler *b, const char *path, const char *target, bool is_hard)
+{
+    struct bundle_link *link;
+    enum shoal_err err = check_count(b);
+
+    if (err == SHOAL_OK && strlen(target) >= BUNDLE_LINK_TEXT_MAX)
+        err = refuse(b, SHOAL_ERR_TOO_BIG, path, "a link to a path longer than 4095 bytes");
+    if (err != SHOAL_OK)
+        return err;
+    if (b->link_count == b->link_cap) {
+        size_t cap = b->link_cap == 0 ? 16 : b->link_cap * 2;
+        struct bundle_link *grown = realloc(b->links, cap * sizeof(*grown));
+
+        if (grown == NULL)
+            return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+        b->links = grown;
+        b->link_cap = cap;
+    }
+    link = &b->links[b->link_count++];
+    *link = (struct bundle_link){ .path = strdup(path), .target = strdup(target), .is_hard = is_hard };
+    return link->path != NULL && link->target != NULL ? SHOAL_OK : shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+}
+
 static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode,
                                 struct bundle_entry **entry)
 {
-    if (b->count == b->limits.entries_max)
-        return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG,
-                          "upload: more than %u entries; leave out what the script does not need",
-                          b->limits.entries_max);
+    enum shoal_err err = check_count(b);
+
+    if (err != SHOAL_OK)
+        return err;
     if (b->count == b->cap) {
         size_t cap = b->cap == 0 ? 64 : b->cap * 2;
         struct bundle_entry *grown = realloc(b->entries, cap * sizeof(*grown));
@@ -180,19 +217,30 @@ static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len,
 
 /* ---- contents ---- */
 
-/* One more block of `entry`: B3. */
+/* B3: `len` more bytes of `path`, which has `size` of them. */
+static enum shoal_err check_room(const struct bundler *b, const char *path, uint64_t size, uint64_t len)
+{
+    uint64_t taken = b->spooled + b->copied;
+
+    if (len > b->limits.file_bytes_max - size)
+        return refuse(b, SHOAL_ERR_TOO_BIG, path, "larger than a file may be");
+    if (len > b->limits.bytes_max - taken)
+        return refuse(b, SHOAL_ERR_TOO_BIG, path, "the upload unpacks to more than is allowed");
+    if (taken + len > RATIO_FREE_BYTES && (taken + len) / b->limits.ratio_max > b->packed)
+        return refuse(b, SHOAL_ERR_TOO_BIG, path,
+                      "the upload unpacks to far more than its own size; send it less compressed");
+    return SHOAL_OK;
+}
+
+/* One more block of `entry`. */
 static enum shoal_err take_block(struct bundler *b, struct bundle_entry *entry, crypto_generichash_state *hash,
                                  size_t len)
 {
     const char *path = entry->path;
+    enum shoal_err err = check_room(b, path, entry->size, len);
 
-    if (len > b->limits.file_bytes_max - entry->size)
-        return refuse(b, SHOAL_ERR_TOO_BIG, path, "larger than a file may be");
-    if (len > b->limits.bytes_max - b->spooled)
-        return refuse(b, SHOAL_ERR_TOO_BIG, path, "the upload unpacks to more than is allowed");
-    if (b->spooled + len > RATIO_FREE_BYTES && (b->spooled + len) / b->limits.ratio_max > b->packed)
-        return refuse(b, SHOAL_ERR_TOO_BIG, path,
-                      "the upload unpacks to far more than its own size; send it less compressed");
+    if (err != SHOAL_OK)
+        return err;
     if (time(NULL) - b->started > SECONDS_MAX)
         return refuse(b, SHOAL_ERR_TIMEOUT, path, "unpacking took too long");
     (void)crypto_generichash_update(hash, b->block, len);
@@ -235,18 +283,30 @@ static enum shoal_err take_archived_file(struct bundler *b, struct archive *arch
     return SHOAL_OK;
 }
 
-static enum shoal_err check_type(const struct bundler *b, struct archive_entry *header, const char *path)
+/* What a link points to; NULL: it is none. */
+static const char *link_target(struct archive_entry *header, bool *is_hard)
 {
-    if (archive_entry_hardlink(header) != NULL || archive_entry_hardlink_utf8(header) != NULL)
-        return refuse(b, SHOAL_ERR_INVALID, path, "a hard link; pack copies (tar --hard-dereference)");
-    switch (archive_entry_filetype(header)) {
-    case AE_IFREG:
-    case AE_IFDIR: return SHOAL_OK;
-    case AE_IFLNK:
-        return refuse(b, SHOAL_ERR_INVALID, path, "a symbolic link; pack what it points to (tar --dereference)");
-    default:
-        return refuse(b, SHOAL_ERR_INVALID, path, "a device, pipe or socket; only files and directories are taken");
+    const char *target = archive_entry_hardlink_utf8(header);
+
+    if (target == NULL)
+        target = archive_entry_hardlink(header);
+    *is_hard = target != NULL;
+    if (target == NULL && archive_entry_filetype(header) == AE_IFLNK) {
+        target = archive_entry_symlink_utf8(header);
+        if (target == NULL)
+            target = archive_entry_symlink(header);
+        return target == NULL ? "" : target; /* to nothing */
     }
+    return target;
+}
+
+static enum shoal_err check_type(const struct bundler *b, struct archive_entry *header, const char *path, bool is_link)
+{
+    if (is_link && archive_entry_size(header) > 0) /* B3: as of a directory */
+        return refuse(b, SHOAL_ERR_INVALID, path, "a link with content; pack it again with tar");
+    if (is_link || archive_entry_filetype(header) == AE_IFREG || archive_entry_filetype(header) == AE_IFDIR)
+        return SHOAL_OK;
+    return refuse(b, SHOAL_ERR_INVALID, path, "a device, pipe or socket; only files, directories and links are taken");
 }
 
 static enum shoal_err take_archive_entry(struct bundler *b, struct archive *archive, struct archive_entry *header)
@@ -256,19 +316,23 @@ static enum shoal_err take_archive_entry(struct bundler *b, struct archive *arch
     size_t len = 0;
     struct bundle_entry *entry = NULL;
     enum shoal_err err;
-    bool dir = archive_entry_filetype(header) == AE_IFDIR;
+    bool is_hard;
+    const char *target = link_target(header, &is_hard);
+    bool dir = target == NULL && archive_entry_filetype(header) == AE_IFDIR;
 
     if (name == NULL)
         name = archive_entry_pathname(header);
     if (name == NULL)
         return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: an entry without a readable name");
-    err = check_type(b, header, name);
+    err = check_type(b, header, name, target != NULL);
     if (err == SHOAL_OK)
         err = clean_path(b, name, path, &len);
     if (err != SHOAL_OK)
         return err;
     if (len == 0)
         return dir ? SHOAL_OK : refuse(b, SHOAL_ERR_INVALID, name, "a file without a name");
+    if (target != NULL)
+        return add_link(b, path, target, is_hard);
     if (dir && archive_entry_size(header) > 0) /* B3: what is passed over has cost its unpacking all the same */
         return refuse(b, SHOAL_ERR_INVALID, name,
                       "a directory with content; pack it again with tar, not incrementally");
@@ -561,6 +625,52 @@ static struct bundle_entry *find_entry(const struct bundler *b, char *path)
     return bsearch(&key, b->entries, b->count, sizeof(key), compare_entries);
 }
 
+/* Of a link: the content is the same, and so is its place in the spool. */
+static enum shoal_err copy_entry(void *arg, size_t index, const char *whole)
+{
+    struct bundler *b = arg;
+    const struct bundle_entry from = b->entries[index];
+    struct bundle_entry *entry = NULL;
+    char path[BUNDLE_PATH_BYTES_MAX];
+    size_t len = 0;
+    enum shoal_err err = clean_path(b, whole, path, &len);
+
+    if (err == SHOAL_OK)
+        err = check_room(b, path, 0, from.size);
+    if (err == SHOAL_OK)
+        err = add_entry(b, path, len, from.mode, &entry);
+    if (err != SHOAL_OK)
+        return err;
+    entry->size = from.size;
+    entry->offset = from.offset;
+    memcpy(entry->hash, from.hash, sizeof(entry->hash));
+    b->copied += from.size;
+    return SHOAL_OK;
+}
+
+static enum shoal_err refuse_link(void *arg, enum shoal_err err, const char *path, const char *why)
+{
+    return refuse(arg, err, path, why);
+}
+
+static enum shoal_err copy_links(struct bundler *b)
+{
+    struct bundle_linker linker = { .links = b->links,
+                                    .link_count = b->link_count,
+                                    .entries = &b->entries,
+                                    .entry_count = b->count,
+                                    .looks_left = b->limits.entries_max,
+                                    .steps_left = 64 * b->limits.entries_max,
+                                    .refuses_out = b->options->refuses_links_out,
+                                    .copy = copy_entry,
+                                    .refuse = refuse_link,
+                                    .arg = b };
+
+    if (b->count > 0)
+        qsort(b->entries, b->count, sizeof(*b->entries), compare_entries);
+    return bundle_links_copy(&linker);
+}
+
 /* Nothing below a file; directories that have something below them go (their files bring them back). */
 static enum shoal_err check_parents(struct bundler *b, bool *needless)
 {
@@ -829,6 +939,8 @@ static enum shoal_err make(struct bundler *b, int *fd, struct shoal_bundle_info 
     for (unsigned i = 0; i < b->options->upload_count && err == SHOAL_OK; i++)
         err = take_upload(b, &b->options->uploads[i]);
     if (err == SHOAL_OK)
+        err = copy_links(b);
+    if (err == SHOAL_OK)
         err = settle_entries(b);
     if (err == SHOAL_OK) {
         find_top(b, info->top, sizeof(info->top));
@@ -865,6 +977,11 @@ enum shoal_err shoal_bundle_make(const struct shoal_bundle_options *options, int
         (void)close(b.spool);
     for (size_t i = 0; i < b.count; i++)
         free(b.entries[i].path);
+    for (size_t i = 0; i < b.link_count; i++) {
+        free(b.links[i].path);
+        free(b.links[i].target);
+    }
+    free(b.links);
     free(b.entries);
     free(b.block);
     return err;

@@ -579,6 +579,7 @@ static void bundle_work(uv_work_t *work)
         .single_name = base_name(s->args.options.main),
         .prefix = s->args.options.model_dir,
         .spool_dir = s->request->http->spool_dir,
+        .refuses_links_out = submit_is_service(s->request),
     };
     if (s->err == SHOAL_OK && submit_is_dlim(s->request))
         s->err = submit_check_archive(s);

@@ -55,6 +55,7 @@ struct shoal_bundle_options {
     const char *single_name; /* name of a single file that came without one (base name of --model-main) */
     const char *prefix;      /* "", or the folder (--model-dir) to put an archive into that has no such folder itself */
     const char *spool_dir;   /* for nameless temporary files */
+    bool refuses_links_out;  /* a link out of the archive is an error; else it is left out */
     struct shoal_bundle_limits limits;
 };
 

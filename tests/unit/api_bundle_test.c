@@ -81,6 +81,8 @@ static uint64_t size_of(int fd)
     return (uint64_t)status.st_size;
 }
 
+static bool refuses_links_out; /* what `make` asks for */
+
 static enum shoal_err make(int fd, const char *name, const char *prefix, int *bundle, struct shoal_bundle_info *info,
                            struct shoal_msg *msg)
 {
@@ -90,6 +92,7 @@ static enum shoal_err make(int fd, const char *name, const char *prefix, int *bu
                                                   .single_name = "main.py",
                                                   .prefix = prefix,
                                                   .spool_dir = "/tmp",
+                                                  .refuses_links_out = refuses_links_out,
                                                   .limits = { .entries_max = 1000, .bytes_max = 64ull << 20 } };
 
     *bundle = -1;
@@ -235,18 +238,43 @@ static const struct hostile hostile[] = {
     { "a parent path at the end", ZIP, { { .path = "a/..", .content = "1" } }, "\"..\"" },
     { "an absolute path", PAX, { { .path = "/etc/x", .content = "1" } }, "absolute" },
     { "an absolute path in a zip", ZIP, { { .path = "/etc/x", .content = "1" } }, "absolute" },
-    { "a symbolic link", TAR, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "symbolic link" },
     { "a link out, then a file through it",
       TAR,
       { { .path = "a", .link = "/tmp", .type = AE_IFLNK }, { .path = "a/x", .content = "1" } },
-      "symbolic link" },
-    { "a file, then a link",
-      TAR_GZ,
-      { { .path = "a", .content = "1" }, { .path = "b", .link = "a", .type = AE_IFLNK } },
-      "symbolic link" },
-    { "a symbolic link in a zip", ZIP, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "symbolic link" },
-    { "a hard link", TAR, { { .path = "a", .content = "1" }, { .path = "b", .link = "=a" } }, "hard link" },
-    { "a hard link out", TAR, { { .path = "b", .link = "=/etc/passwd" } }, "hard link" },
+      "below a symbolic link" },
+    { "a file, then a link that it lies below",
+      TAR,
+      { { .path = "a/b/x", .content = "1" }, { .path = "a", .link = "..", .type = AE_IFLNK } },
+      "below a symbolic link" },
+    { "a link below a link",
+      ZIP,
+      { { .path = "d/x", .content = "1" }, { .path = "a", .link = "d", .type = AE_IFLNK }, { .path = "a/b", .link = "../..", .type = AE_IFLNK } },
+      "below a symbolic link" },
+    { "a file in a link's place",
+      TAR,
+      { { .path = "b", .link = "/etc/passwd", .type = AE_IFLNK }, { .path = "b", .content = "1" } },
+      "twice" },
+    { "two links in one place",
+      TAR,
+      { { .path = "a", .content = "1" }, { .path = "b", .link = "a", .type = AE_IFLNK }, { .path = "./b", .link = "=a" } },
+      "twice" },
+    { "a link to itself", TAR, { { .path = "x", .content = "1" }, { .path = "a", .link = "a", .type = AE_IFLNK } }, "leads into itself" },
+    { "two links that lead to each other",
+      TAR,
+      { { .path = "x", .content = "1" }, { .path = "a", .link = "b/x", .type = AE_IFLNK }, { .path = "b", .link = "a", .type = AE_IFLNK } },
+      "leads into itself" },
+    { "a link to the folder that it is in",
+      TAR,
+      { { .path = "d/x", .content = "1" }, { .path = "d/a", .link = "../d", .type = AE_IFLNK } },
+      "leads into itself" },
+    { "a link to the root", TAR, { { .path = "x", .content = "1" }, { .path = "d/a", .link = "..", .type = AE_IFLNK } }, "leads into itself" },
+    { "a hard link to nothing", TAR, { { .path = "x", .content = "1" }, { .path = "b", .link = "=a" } }, "not in the archive" },
+    { "a link with an absolute path",
+      TAR,
+      { { .path = "x", .content = "1" }, { .path = "/a", .link = "x", .type = AE_IFLNK } },
+      "absolute" },
+    { "a link with a path out", TAR, { { .path = "x", .content = "1" }, { .path = "../a", .link = "x", .type = AE_IFLNK } }, "\"..\"" },
+    { "nothing but a link", TAR, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "empty" },
     { "a pipe", TAR, { { .path = "a", .type = AE_IFIFO } }, "device, pipe" },
     { "a character device", TAR, { { .path = "a", .type = AE_IFCHR } }, "device, pipe" },
     { "a block device", PAX, { { .path = "a", .type = AE_IFBLK } }, "device, pipe" },
@@ -434,6 +462,155 @@ static void test_not_archives(void **state)
     expect_refused(file_of("Rar!\x1a\x07", 6), "x.rar", "is rar; send");
     expect_refused(file_of("hello", 5), "a/b.py", "slash");
     expect_refused(file_of("hello", 5), "..", "\"..\"");
+}
+
+/* ---- links ---- */
+
+struct linked {
+    const char *name;
+    enum form form;
+    struct item items[5];
+    const char *same[8]; /* the files that it is the same as; a file's content is its first letter */
+    bool leads_out;      /* such a link is left out, or refused where that is asked for */
+};
+
+static const struct linked linked[] = {
+    { "a symbolic link to a file", TAR, { { .path = "d/w", .content = "w" }, { .path = "d/x", .link = "w", .type = AE_IFLNK } }, { "wd/w", "wd/x" }, false },
+    { "one that comes before it", TAR_GZ, { { .path = "d/x", .link = "../d/w", .type = AE_IFLNK }, { .path = "d/w", .content = "w" } }, { "wd/w", "wd/x" }, false },
+    { "one in a zip", ZIP, { { .path = "d/w", .content = "w" }, { .path = "x", .link = "d/w", .type = AE_IFLNK } }, { "wd/w", "wx" }, false },
+    { "a hard link", TAR, { { .path = "./d/w", .content = "w" }, { .path = "e/x", .link = "=./d/w" } }, { "wd/w", "we/x" }, false },
+    { "a hard link to a symbolic one", PAX, { { .path = "d/w", .content = "w" }, { .path = "d/l", .link = "w", .type = AE_IFLNK }, { .path = "x", .link = "=d/l" } }, { "wd/w", "wd/l", "wx" }, false },
+    { "a folder, and a path through its link",
+      TAR,
+      { { .path = "v2/a/w", .content = "w" }, { .path = "v2/b", .content = "b" }, { .path = "now", .link = "./v2//", .type = AE_IFLNK }, { .path = "best", .link = "now/a/../a/w", .type = AE_IFLNK } },
+      { "wv2/a/w", "bv2/b", "wnow/a/w", "bnow/b", "wbest" },
+      false },
+    { "links within a folder that a link points to",
+      TAR,
+      { { .path = "d/w", .content = "w" }, { .path = "d/l", .link = "../e", .type = AE_IFLNK }, { .path = "e/x", .content = "x" }, { .path = "f", .link = "d", .type = AE_IFLNK } },
+      { "wd/w", "xd/l/x", "xe/x", "wf/w", "xf/l/x" },
+      false },
+    { "a link to nothing", TAR, { { .path = "w", .content = "w" }, { .path = "x", .link = "gone/y", .type = AE_IFLNK } }, { "ww" }, false },
+    { "a symbolic link out", TAR, { { .path = "d/w", .content = "w" }, { .path = "d/x", .link = "../../etc/passwd", .type = AE_IFLNK } }, { "wd/w" }, true },
+    { "an absolute one", ZIP, { { .path = "d/w", .content = "w" }, { .path = "d/x", .link = "/etc", .type = AE_IFLNK } }, { "wd/w" }, true },
+    { "a hard link out", TAR, { { .path = "d/w", .content = "w" }, { .path = "d/x", .link = "=/etc/passwd" } }, { "wd/w" }, true },
+    { "a hard link out by steps", TAR, { { .path = "d/w", .content = "w" }, { .path = "d/x", .link = "=d/../../d/w" } }, { "wd/w" }, true },
+    { "one out, and in again", TAR, { { .path = "d/w", .content = "w" }, { .path = "x", .link = "../etc/d/w", .type = AE_IFLNK } }, { "wd/w" }, true },
+    { "one out through another",
+      TAR,
+      { { .path = "w", .content = "w" }, { .path = "d/up", .link = "..", .type = AE_IFLNK }, { .path = "x", .link = "d/up/../w", .type = AE_IFLNK } },
+      { "" },
+      true },
+};
+
+/* The hash of the same files without a link. */
+static struct shoal_hash hash_of(const char *const *files)
+{
+    struct item items[8] = { { 0 } };
+    char contents[8][2] = { "" };
+    struct shoal_bundle_info info;
+    struct shoal_msg msg;
+    size_t count = 0;
+    int bundle;
+    int fd;
+
+    for (; count < 8 && files[count] != NULL; count++) {
+        contents[count][0] = files[count][0];
+        items[count] = (struct item){ .path = files[count] + 1, .content = contents[count] };
+    }
+    fd = pack(TAR, items, count);
+    assert_int_equal(make(fd, "x.tar", "", &bundle, &info, &msg), SHOAL_OK);
+    (void)close(bundle);
+    (void)close(fd);
+    return info.hash;
+}
+
+static void test_links(void **state)
+{
+    unsigned failed = 0;
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(linked) / sizeof(linked[0]); i++) {
+        const struct linked *row = &linked[i / 2];
+        struct shoal_bundle_info info = { .entries = 0 };
+        struct shoal_msg msg;
+        size_t count = 0;
+        enum shoal_err err;
+        bool good_one;
+        int bundle;
+        int fd;
+
+        while (count < 5 && row->items[count].path != NULL)
+            count++;
+        fd = pack(row->form, row->items, count);
+        refuses_links_out = i % 2 == 1;
+        err = make(fd, "x.tar", "", &bundle, &info, &msg);
+        if (row->same[0][0] == '\0') /* it leads into itself besides */
+            good_one = err == SHOAL_ERR_INVALID;
+        else if (row->leads_out && refuses_links_out)
+            good_one = err == SHOAL_ERR_INVALID && strstr(msg.text, "a link out of the archive") != NULL;
+        else
+            good_one = err == SHOAL_OK && shoal_hash_equal(info.hash, hash_of(row->same));
+        if (!good_one) {
+            print_error("FAIL bundle: %s: got %s \"%s\", %u entries\n", row->name, shoal_err_name(err), msg.text, info.entries);
+            failed++;
+        }
+        refuses_links_out = false;
+        if (bundle >= 0)
+            (void)close(bundle);
+        (void)close(fd);
+    }
+    assert_int_equal(failed, 0);
+}
+
+/* Each folder has two links to the one before: 2^30 copies, of a file or of nothing. */
+static void test_links_of_links(void **state)
+{
+    static char paths[60][16], targets[60][16];
+
+    (void)state;
+    for (unsigned empty = 0; empty < 2; empty++) {
+        struct item items[61] = { { .path = empty ? "d0/gone/x" : "d0/x", .content = "x" } };
+        int fd;
+
+        for (unsigned i = 0; i < 60; i++) {
+            (void)snprintf(paths[i], sizeof(paths[i]), "d%u/%c", i / 2 + 1, i % 2 == 0 ? 'a' : 'b');
+            (void)snprintf(targets[i], sizeof(targets[i]), "../d%u", i / 2);
+            items[i + 1] = (struct item){ .path = paths[i], .link = targets[i], .type = AE_IFLNK };
+        }
+        if (empty)
+            items[0].path = "w";
+        fd = pack(TAR, items, 61);
+        expect_refused(fd, "x.tar", "link");
+    }
+}
+
+/* Copies count as much as what they are of. */
+static void test_copies_are_counted(void **state)
+{
+    size_t len = 5u << 20;
+    char *text = malloc(len + 1);
+    struct item items[20] = { { .path = "w", .content = text } };
+    static char paths[20][8];
+    struct shoal_rand rand;
+    int fd;
+
+    (void)state;
+    assert_non_null(text);
+    shoal_rand_init(&rand, 5);
+    for (size_t i = 0; i < len; i++)
+        text[i] = (char)('!' + shoal_rand_below(&rand, 90));
+    text[len] = '\0';
+    for (unsigned i = 1; i < 20; i++) {
+        (void)snprintf(paths[i], sizeof(paths[i]), "c%u", i);
+        items[i] = (struct item){ .path = paths[i], .link = i % 2 == 0 ? "=w" : "w", .type = i % 2 == 0 ? 0 : AE_IFLNK };
+    }
+    fd = pack(TAR, items, 20); /* 100 MiB, and 64 may be */
+    expect_refused(fd, "x.tar", "unpacks to more than is allowed");
+    memset(text, '0', len);
+    fd = pack(TAR_GZ, items, 8); /* 40 MiB of a few KiB */
+    expect_refused(fd, "x.tar", "far more than its own size");
+    free(text);
 }
 
 /* Cut anywhere, an archive is refused or holds all its files. */
@@ -760,6 +937,9 @@ int main(void)
         cmocka_unit_test(test_empty_bundle),
         cmocka_unit_test(test_bad_bundles),
         cmocka_unit_test(test_unpack_through_link),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_links_of_links),
+        cmocka_unit_test(test_copies_are_counted),
     };
 
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
