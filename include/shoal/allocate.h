@@ -56,6 +56,7 @@ struct shoal_allocate_host {
     uint32_t class_hash; /* shoal_class_hash(); 0: not known, fits all */
     uint32_t serves;     /* SHOAL_SERVES_*; 0: not told, fits all */
     bool usable;         /* false: nothing new goes there, what is held there does not count */
+    bool draining;       /* not usable, either: what jobs that stay hold there is theirs, in place of slots elsewhere */
     uint32_t first_slot; /* into the view's slots */
     uint32_t slot_count;
 };
@@ -72,6 +73,7 @@ struct shoal_allocate_job {
     uint32_t needs;      /* SHOAL_SERVES_*, all of them; 0: none */
     bool elastic;
     bool service; /* elastic, too, and its minimum is what it gives to nobody */
+    bool stays;   /* what it has on a host that is drained goes on there to its end: scripts, tasks and replicas. Engines move */
     const struct shoal_node_id *unfit; /* hosts that will not do for it, whatever else they have; borrowed */
     uint32_t unfit_count;
 };

@@ -733,14 +733,33 @@ void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct sh
                                                          .until_ns = s->now_ns + KEPT_NS };
 }
 
+/* Tasks and replicas stay on a host that is drained, in place of slots that the job would have elsewhere: the allocation yields
+ * so many fewer. */
+static uint32_t staying(const struct shoal_lead *lead)
+{
+    uint32_t count = 0;
+
+    SHOAL_ASSERT(!lead->job->spec.elastic); /* engines move */
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        for (uint32_t h = 0; lworker_lives(w) && h < lead->host_cap; h++)
+            count += lead->hosts[h].used && lead->hosts[h].draining && shoal_node_id_equal(lead->hosts[h].node, w->place.node);
+    }
+    return count;
+}
+
 /* Tasks go onto slots one by one, as these come; nobody waits for others. */
 static bool place_array(struct lead_step *s, uint32_t max)
 {
     struct shoal_lead *lead = s->lead;
+    const uint32_t stay = staying(lead);
     uint32_t have = held_engines(lead, true);
     uint32_t goal, wanted, pending;
 
-    SHOAL_ASSERT(s->lead->job->tasks != NULL);
+    SHOAL_ASSERT(s->lead->job->tasks != NULL && have >= stay);
+    have -= stay;
+    max = max > stay ? max - stay : 0;
     drop_grants(s);
     if (!lead->has_target)
         return await_target(s);

@@ -130,6 +130,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
             .serves = node->info.serves,
             .usable = sched_health_of(s, node) == SHOAL_LEAD_HOST_WELL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
                       !node->info.draining && !sched_is_removed(s, node->info.id),
+            .draining = node->info.draining && !sched_is_removed(s, node->info.id),
             .first_slot = view->slot_count,
             .slot_count = count,
         };
@@ -217,6 +218,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .needs = shoal_framework_needs(g->job->spec.framework, shoal_job_spec_serves(&g->job->spec)),
             .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
             .service = shoal_job_spec_serves(&g->job->spec),
+            .stays = !g->job->spec.elastic,
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
         job->unfit = shoal_lead_unfit(g->lead, &job->unfit_count);
@@ -273,6 +275,7 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .needs = shoal_framework_needs(summary->framework, summary->serves),
             .elastic = summary->elastic || summary->tasks_all > 0,
             .service = summary->serves && summary->tasks_all > 0,
+            .stays = !summary->elastic,
             .unfit = summary->unfit,
             .unfit_count = summary->unfit_count,
         };

@@ -406,12 +406,13 @@ static void count_held(struct shoal_allocate *work)
 
         memset(&work->jobs[i], 0, sizeof(work->jobs[i]));
         work->jobs[i].family = family;
-        work->jobs[i].min = v->jobs[i].min;
-        work->jobs[i].max = v->jobs[i].elastic ? v->jobs[i].max : v->jobs[i].min;
     }
     for (uint32_t s = 0; s < v->slot_count; s++) {
         int32_t pool = work->hosts[work->slot_host[s]].pool;
         int32_t owner = v->slots[s];
+
+        if (owner >= 0 && v->hosts[work->slot_host[s]].draining && v->jobs[owner].stays)
+            work->jobs[owner].stay++;
 
         /* A slot in a pool that the job does not admit any more does not count: the job is to leave it. */
         if (owner < 0 || pool < 0 || !(work->family_mask[work->jobs[owner].family] >> pool & 1))
@@ -422,6 +423,10 @@ static void count_held(struct shoal_allocate *work)
     for (uint32_t i = 0; i < v->job_count; i++) {
         struct job_work *jw = &work->jobs[i];
 
+        jw->want_min = v->jobs[i].min > jw->stay ? v->jobs[i].min - jw->stay : 0;
+        jw->want_max = v->jobs[i].max > jw->stay ? v->jobs[i].max - jw->stay : 0;
+        jw->min = jw->want_min;
+        jw->max = v->jobs[i].elastic ? jw->want_max : jw->want_min;
         if (v->jobs[i].service && jw->held < jw->min)
             jw->min = jw->held; /* rule 1; the rest of its minimum is rule 2's */
         jw->running = jw->max > 0 && jw->held >= jw->min;
@@ -468,12 +473,13 @@ static void admit_services(struct shoal_allocate *work)
         struct job_work *jw = &work->jobs[work->job_order[count]];
 
         SHOAL_ASSERT(jw->running || jw->max == 0); /* rule 1 has no minimum for it that it does not hold */
-        jw->max = work->view->jobs[work->job_order[count++]].min;
+        jw->max = jw->want_min;
+        count++;
     }
     if (count > 0)
         share(work, 0, count);
     for (uint32_t i = 0; i < count; i++)
-        work->jobs[work->job_order[i]].max = work->view->jobs[work->job_order[i]].max;
+        work->jobs[work->job_order[i]].max = work->jobs[work->job_order[i]].want_max;
 }
 
 /* Units of one family are alike: the gang takes whichever are there, and they leave the pools. */
@@ -625,7 +631,7 @@ static void finish_grants(struct shoal_allocate *work)
 
         grant->count = jw->count;
         grant->held = jw->held;
-        if (jw->admitted)
+        if (jw->admitted || (jw->stay > 0 && jw->max == 0))
             grant->why = jw->count >= jw->max ? SHOAL_ALLOCATE_GIVEN : SHOAL_ALLOCATE_SHARED;
         if (work->view->jobs[j].service && jw->admitted && jw->count < jw->max)
             grant->why = grant->mesh == 0 ? SHOAL_ALLOCATE_TOO_LARGE : SHOAL_ALLOCATE_FULL;

@@ -143,7 +143,8 @@ void shoal_allocate_explain(const struct shoal_allocate_input *view, const struc
     }
     switch (grant->why) {
     case SHOAL_ALLOCATE_GIVEN:
-        (void)snprintf(text, cap, "given %u of %u %s", grant->count, j->max, kind_text(j, j->max, kind));
+        (void)snprintf(text, cap, "given %u of %u %s%s", grant->count, j->max, kind_text(j, j->max, kind),
+                       j->stays && grant->count < j->max ? "; what it has on hosts that are drained counts for the others" : "");
         return;
     case SHOAL_ALLOCATE_SHARED:
         (void)snprintf(text, cap,

@@ -37,6 +37,8 @@ struct job_work {
     uint32_t count;
     uint32_t held;
     uint32_t min, max;
+    uint32_t stay;               /* slots that it has on draining hosts, and stays on */
+    uint32_t want_min, want_max; /* of the view, less those */
     bool running;
     bool admitted;
     bool full;                 /* cannot grow */

@@ -425,6 +425,39 @@ static void test_a_host_that_will_not_do_goes_to_others(void **state)
     assert_non_null(strstr(text, "needs 5 slots, but the hosts that can run it have 4"));
 }
 
+/* ---- What stays on a host that is drained ---- */
+
+static void test_what_stays_on_a_draining_host_takes_nothing_elsewhere(void **state)
+{
+    static struct scene s;
+
+    (void)state;
+    memset(&s, 0, sizeof(s));
+    wire(&s);
+    for (uint32_t h = 0; h < 3; h++)
+        add_host(&s, names[h].bytes[0], SHOAL_JOB_DEVICE_CPU, 4);
+    s.hosts[0].usable = false;
+    s.hosts[0].draining = true;
+    add_job(&s, 0, 1, true, 2, 2); /* a service: a replica there, and one elsewhere */
+    s.jobs[0].service = s.jobs[0].stays = true;
+    add_job(&s, 0, 2, false, 2, 2); /* scripts that are all there */
+    s.jobs[1].stays = true;
+    add_job(&s, 0, 3, true, 1, 9); /* an elastic job with an engine there, which is to move */
+    add_job(&s, 0, 4, false, 1, 1); /* a script that waits */
+    s.jobs[3].stays = true;
+    s.slots[0] = 0;
+    s.slots[1] = s.slots[2] = 1;
+    s.slots[3] = 2;
+    s.slots[4] = 0;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+    assert_int_equal(s.grants[0].count, 1);
+    assert_int_equal(s.grants[1].count, 0);
+    assert_int_equal(s.grants[1].why, SHOAL_ALLOCATE_GIVEN);
+    assert_int_equal(s.grants[2].count, 6);
+    assert_int_equal(s.grants[3].count, 1);
+    assert_int_equal(s.after[4], 0);
+}
+
 /* ---- Replicas on many hosts ---- */
 
 struct spread_row {
@@ -983,6 +1016,7 @@ int main(void)
         cmocka_unit_test(test_a_service_fills_the_card_of_its_pack_before_another),
         cmocka_unit_test(test_parts_beyond_the_bound_wait),
         cmocka_unit_test(test_a_host_that_will_not_do_goes_to_others),
+        cmocka_unit_test(test_what_stays_on_a_draining_host_takes_nothing_elsewhere),
         cmocka_unit_test(test_replicas_are_spread),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_a_job_that_finds_nothing_is_told_why),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),

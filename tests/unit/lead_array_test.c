@@ -133,6 +133,31 @@ static void test_a_host_that_starts_nothing_costs_no_attempt(void **state)
     }
 }
 
+/* Eight slots that the allocation yields elsewhere are all taken, whatever runs on a host that is drained. */
+static void test_tasks_that_stay_on_a_drained_host_keep_nobody_elsewhere_waiting(void **state)
+{
+    (void)state;
+    begin(740, "0-19", 12);
+    w.scripts_hang = true;
+    w_new_lead(&w, 0);
+    w_run_for(&w, 2 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 12);
+    w.hosts[1].draining = true;
+    w_health(&w, 1, 0);
+    w.target = 8; /* all that the other hosts have */
+    w.target_set = true;
+    w_target(&w);
+    for (uint32_t i = 0, ended = 0; i < w.worker_count && ended < 3; i++) {
+        if (!w.workers[i].alive || w.workers[i].host != 2)
+            continue;
+        w_exit(&w, &w.workers[i], 0, false);
+        ended++;
+    }
+    w_run_for(&w, 2 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 12);
+    w_deinit(&w);
+}
+
 static void test_limit(void **state)
 {
     (void)state;
@@ -468,6 +493,7 @@ int main(void)
         cmocka_unit_test(test_cost),
         cmocka_unit_test(test_no_placement_is_cancelled),
         cmocka_unit_test(test_a_host_that_starts_nothing_costs_no_attempt),
+        cmocka_unit_test(test_tasks_that_stay_on_a_drained_host_keep_nobody_elsewhere_waiting),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_host_dies),
