@@ -73,7 +73,7 @@ struct shoal_allocate_job {
     uint32_t needs;      /* SHOAL_SERVES_*, all of them; 0: none */
     bool elastic;
     bool service; /* elastic, too, and its minimum is what it gives to nobody */
-    bool stays;   /* what it has on a host that is drained goes on there to its end: scripts, tasks and replicas. Engines move */
+    bool stays;   /* what it has on a host that is drained goes on there to its end: scripts and tasks. Engines and replicas move */
     const struct shoal_node_id *unfit; /* hosts that will not do for it, whatever else they have; borrowed */
     uint32_t unfit_count;
 };

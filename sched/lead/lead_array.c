@@ -194,6 +194,13 @@ static struct lworker *next_to_go(struct shoal_lead *lead)
     return last;
 }
 
+/* UINT64_MAX: it has not started. */
+static uint64_t young_until(const struct lworker *w)
+{
+    SHOAL_ASSERT(w->used);
+    return w->ready_ns == 0 ? UINT64_MAX : w->ready_ns + STOOD_NS;
+}
+
 /* Nobody takes the place of a replica that may still run. */
 static void say_silent(struct shoal_lead *lead, uint32_t silent)
 {
@@ -220,12 +227,35 @@ const char *lead_array_waits(const struct shoal_lead *lead)
     return lead->has_target && lead->target < lead->job->tasks->replicas ? lead->target_why : lead->pending;
 }
 
+/* One replica at a time leaves a host that is drained, when all stand (until `young_ns` they do not) and the allocation has a slot for it elsewhere. It
+ * ends before it starts there: the log places no more than `replicas` (T5). */
+static void move_one(struct lead_step *s, uint32_t stand, uint32_t counted, uint64_t young_ns)
+{
+    struct shoal_lead *lead = s->lead;
+
+    SHOAL_ASSERT(counted <= stand);
+    if (stand != lead->job->tasks->replicas || lead->again_count > 0 || !lead->has_target || lead->target <= counted)
+        return;
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
+        struct lworker *w = &lead->workers[i];
+        const struct lhost *host = lworker_lives(w) ? lead_find_host(lead, w->place.node) : NULL;
+
+        if (host == NULL || !host->draining || host->health != SHOAL_LEAD_HOST_WELL)
+            continue;
+        if (s->now_ns >= young_ns)
+            stop_replica(s, w, "its host is drained");
+        else if (young_ns != UINT64_MAX)
+            lead_wake(s, young_ns);
+        return;
+    }
+}
+
 /* T5. */
 static void shrink(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
-    uint32_t stand = 0, counted = 0, silent = 0, most;
-    bool young = false;
+    uint32_t stand = 0, counted = 0, silent = 0, ending = 0, most;
+    uint64_t young_ns = 0;
 
     if (lead->job->tasks == NULL || !shoal_job_spec_serves(&lead->job->spec))
         return;
@@ -236,11 +266,12 @@ static void shrink(struct lead_step *s)
             continue;
         if (w->ready_ns == 0 && w->report.phase >= SHOAL_PHASE_STARTED)
             w->ready_ns = s->now_ns;
-        young = young || w->ready_ns == 0 || s->now_ns < w->ready_ns + STOOD_NS;
+        if (young_until(w) > young_ns)
+            young_ns = young_until(w);
         if (w->ended_ns != 0)
             stop_replica(s, w, "fewer replicas are asked for");
-        else
-            stand++;
+        ending += w->ended_ns != 0;
+        stand += w->ended_ns == 0;
         counted += w->ended_ns == 0 && is_counted(s, w);
         silent += w->ended_ns == 0 && host_lost(lead_find_host(lead, w->place.node));
     }
@@ -248,11 +279,14 @@ static void shrink(struct lead_step *s)
         lead->again_count = 0;
         lead->again_ns = 0;
     }
-    if (stand > 0 && !young && s->now_ns >= lead->again_ns + STOOD_NS)
+    if (stand > 0 && s->now_ns >= young_ns && s->now_ns >= lead->again_ns + STOOD_NS)
         lead->again_count = 0; /* the loop is over: what else it waits for is said again */
     if (lead->again_count == 0)
         say_silent(lead, silent);
-    for (most = may_stand(s, stand, counted); stand > most; stand--) {
+    most = may_stand(s, stand, counted);
+    if (ending == 0 && stand <= most)
+        move_one(s, stand, counted, young_ns);
+    for (; stand > most; stand--) {
         struct lworker *last = next_to_go(lead);
 
         SHOAL_ASSERT(last != NULL); /* `stand` of them were counted */

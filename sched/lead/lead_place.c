@@ -733,9 +733,9 @@ void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct sh
                                                          .until_ns = s->now_ns + KEPT_NS };
 }
 
-/* Tasks and replicas stay on a host that is drained, in place of slots that the job would have elsewhere: the allocation yields
- * so many fewer. */
-static uint32_t staying(const struct shoal_lead *lead)
+/* Tasks stay on a host that is drained, and replicas until they are moved (shrink() in lead_array.c): the allocation's slots are
+ * others. */
+static uint32_t on_drained(const struct shoal_lead *lead)
 {
     uint32_t count = 0;
 
@@ -753,18 +753,17 @@ static uint32_t staying(const struct shoal_lead *lead)
 static bool place_array(struct lead_step *s, uint32_t max)
 {
     struct shoal_lead *lead = s->lead;
-    const uint32_t stay = staying(lead);
     uint32_t have = held_engines(lead, true);
+    uint32_t elsewhere = have - on_drained(lead);
     uint32_t goal, wanted, pending;
 
-    SHOAL_ASSERT(s->lead->job->tasks != NULL && have >= stay);
-    have -= stay;
-    max = max > stay ? max - stay : 0;
+    SHOAL_ASSERT(s->lead->job->tasks != NULL && elsewhere <= have);
     drop_grants(s);
     if (!lead->has_target)
         return await_target(s);
     goal = min_u32(lead->target, max);
-    wanted = goal > have ? goal - have : 0;
+    wanted = goal > elsewhere ? goal - elsewhere : 0;
+    wanted = min_u32(wanted, max > have ? max - have : 0);
     wanted = min_u32(wanted, lead->job->tasks->counts[SHOAL_TASK_PENDING]);
     if (wanted > 0 && s->now_ns < lead->again_ns) {
         lead_wake(s, lead->again_ns);

@@ -218,7 +218,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .needs = shoal_framework_needs(g->job->spec.framework, shoal_job_spec_serves(&g->job->spec)),
             .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
             .service = shoal_job_spec_serves(&g->job->spec),
-            .stays = !g->job->spec.elastic,
+            .stays = !g->job->spec.elastic && !shoal_job_spec_serves(&g->job->spec),
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
         job->unfit = shoal_lead_unfit(g->lead, &job->unfit_count);
@@ -275,7 +275,7 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .needs = shoal_framework_needs(summary->framework, summary->serves),
             .elastic = summary->elastic || summary->tasks_all > 0,
             .service = summary->serves && summary->tasks_all > 0,
-            .stays = !summary->elastic,
+            .stays = !summary->elastic && !summary->serves,
             .unfit = summary->unfit,
             .unfit_count = summary->unfit_count,
         };

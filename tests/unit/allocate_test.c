@@ -438,8 +438,8 @@ static void test_what_stays_on_a_draining_host_takes_nothing_elsewhere(void **st
         add_host(&s, names[h].bytes[0], SHOAL_JOB_DEVICE_CPU, 4);
     s.hosts[0].usable = false;
     s.hosts[0].draining = true;
-    add_job(&s, 0, 1, true, 2, 2); /* a service: a replica there, and one elsewhere */
-    s.jobs[0].service = s.jobs[0].stays = true;
+    add_job(&s, 0, 1, true, 2, 2); /* an array: a task there, and one elsewhere */
+    s.jobs[0].stays = true;
     add_job(&s, 0, 2, false, 2, 2); /* scripts that are all there */
     s.jobs[1].stays = true;
     add_job(&s, 0, 3, true, 1, 9); /* an elastic job with an engine there, which is to move */

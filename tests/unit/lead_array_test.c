@@ -401,6 +401,40 @@ static void test_a_silent_host_takes_no_replica_from_others(void **state)
     w_deinit(&w);
 }
 
+static uint32_t alive_on(uint32_t host)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        count += w.workers[i].alive && w.workers[i].host == host;
+    return count;
+}
+
+/* One after the other, as far as there are slots for them elsewhere. */
+static void test_replicas_leave_a_drained_host(void **state)
+{
+    (void)state;
+    begin_service(15, 6, 12);
+    w_new_lead(&w, 0);
+    w_run_for(&w, 30 * SHOAL_S);
+    assert_int_equal(alive_on(1), 2);
+    w.hosts[1].draining = true;
+    yields(4); /* as many as the others have: there is no room */
+    w_health(&w, 1, 9);
+    w_run_for(&w, 60 * SHOAL_S);
+    assert_int_equal(alive_on(1), 2);
+    assert_int_equal(w.runs, 6);
+    yields(6);
+    for (unsigned i = 0; i < 1200; i++) {
+        w_run_for(&w, 50 * SHOAL_MS);
+        assert_true(w_alive(&w, SHOAL_JOB_TASK) >= 5);
+    }
+    assert_int_equal(alive_on(1), 0);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
+    assert_int_equal(w.runs, 8);
+    w_deinit(&w);
+}
+
 static void scale(uint32_t replicas)
 {
     uint8_t bytes[256];
@@ -505,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_others_get_their_share),
         cmocka_unit_test(test_a_service_yields),
         cmocka_unit_test(test_a_silent_host_takes_no_replica_from_others),
+        cmocka_unit_test(test_replicas_leave_a_drained_host),
         cmocka_unit_test(test_replicas_that_end_one_after_the_other),
         cmocka_unit_test(test_chance),
     };
