@@ -65,6 +65,8 @@ static inline bool shoal_worker_recv_later(int error)
 #define SHOAL_ENV_CALL_BUNDLE "SHOAL_CALL_BUNDLE"
 /* What the logs of the job may take on this host, decimal: for the runner. */
 #define SHOAL_ENV_LOG_MIB "SHOAL_LOG_MIB"
+/* "<inode>:<path>": the pipe that a process has as stdout when it starts, and the file that what is written to it goes to. */
+#define SHOAL_ENV_STDOUT "SHOAL_STDOUT"
 /* The way of training data between hosts: interfaces that are trusted, "lo" or "lo,eth1", or, standing above them, those
  * where it is sealed. An IPv4 address of this host names its interface as well. */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"

@@ -71,9 +71,15 @@ close_pair:
 }
 
 /* A string that is no `name=value`, or has a name beyond any use, is left out. */
-static void put_environment(struct shoal_pack_writer *w, const struct shoal_runner_start *start)
+static void put_environment(struct shoal_pack_writer *w, const struct shoal_runner_start *start, int log)
 {
+    char named[RUNNER_STDOUT_BYTES];
+
     shoal_pack_begin_map(w);
+    if (runner_name_stdout(start, log, named, sizeof(named))) {
+        shoal_pack_put_name(w, SHOAL_ENV_STDOUT);
+        shoal_pack_put_text(w, named);
+    }
     for (uint32_t i = 0; i < start->envc; i++) {
         const char *equals = strchr(start->env[i], '=');
         char name[256];
@@ -97,7 +103,7 @@ static void put_command(struct shoal_pack_writer *w, const struct shoal_runner_s
     shoal_pack_put_name(w, "cwd");
     shoal_pack_put_text(w, start->cwd);
     shoal_pack_put_name(w, "env");
-    put_environment(w, start);
+    put_environment(w, start, logs[0]);
     shoal_pack_put_name(w, "fork");
     shoal_pack_put_u64(w, start->slot);
     shoal_pack_put_name(w, "nice");

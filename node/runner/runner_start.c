@@ -133,13 +133,31 @@ static enum shoal_err open_logs(struct runner *runner, const struct shoal_runner
     return err;
 }
 
-enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int given, pid_t *pid,
+bool runner_name_stdout(const struct shoal_runner_start *start, int fd, char *text, size_t cap)
+{
+    struct stat facts;
+    int len = fstat(fd, &facts) != 0 ? -1 : snprintf(text, cap, "%llu:%s", (unsigned long long)facts.st_ino, start->stdout_path);
+
+    return len >= 0 && (size_t)len < cap;
+}
+
+enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *given_start, int given, pid_t *pid,
                            struct shoal_msg *msg)
 {
+    static struct shoal_runner_start own;
+    static char named[sizeof(SHOAL_ENV_STDOUT) + RUNNER_STDOUT_BYTES] = SHOAL_ENV_STDOUT "="; /* both are the child's, too */
+    const struct shoal_runner_start *start = &own;
     int fds[3] = { open("/dev/null", O_RDONLY | O_CLOEXEC), -1, -1 };
     int kept[3] = { given, runner->control_fd, runner->arena_fd };
-    enum shoal_err err = open_logs(runner, start, fds + 1, msg);
+    enum shoal_err err;
 
+    own = *given_start;
+    err = open_logs(runner, start, fds + 1, msg);
+    if (err == SHOAL_OK && own.envc < SHOAL_RUNNER_STRINGS_MAX &&
+        runner_name_stdout(start, fds[1], named + sizeof(SHOAL_ENV_STDOUT), RUNNER_STDOUT_BYTES)) {
+        own.env[own.envc++] = named;
+        own.env[own.envc] = NULL;
+    }
     if (err == SHOAL_OK) {
         *pid = the_hooks == NULL ? fork() : the_hooks->fork();
         if (*pid == 0)

@@ -88,6 +88,9 @@ void runner_timer_turn(struct runner *runner);
 
 /* runner_start.c */
 void runner_on_start(struct runner *runner, const struct shoal_runner_start *start);
+/* What SHOAL_ENV_STDOUT says of the pipe `fd`, for elog.py: its lines go there, between those that the script prints. False: too long. */
+#define RUNNER_STDOUT_BYTES 4160u /* an inode and a path */
+bool runner_name_stdout(const struct shoal_runner_start *start, int fd, char *text, size_t cap);
 /* `given`: the descriptor that the process gets beside the pages: its slot's lock, or the engine server's socket; -1: none. */
 SHOAL_MUST_CHECK enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int given,
                                             pid_t *pid, struct shoal_msg *msg);

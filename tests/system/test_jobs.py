@@ -41,6 +41,25 @@ def test_any_node_takes_a_job_and_gives_the_same_answer(mesh, script, tmp_path):
             assert result_of(mesh, host, job, tmp_path)["model/deep/answer.txt"] == b"42"
 
 
+RECORDS = """
+from elog import ELog
+with ELog.open() as log:
+    for i in range(200):
+        print("printed", i, "whole")
+        log.recordText("recorded %d whole" % i)
+"""
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_lines_of_elog_stand_between_those_that_the_script_prints(mesh, script, how):
+    host = mesh.hosts[0]
+    job = submit(mesh, host, script(RECORDS), *(["--warm"] if how == "warm" else []))
+    assert ended(mesh, job)["state"] == "FINISHED"
+    lines = log_of(mesh, host, job).splitlines()
+    assert [line.split("] ")[-1] for line in lines] == [
+        "%s %d whole" % (word, i) for i in range(200) for word in ("printed", "recorded")]
+
+
 # What is on its way in two pipes at once has no order any more: each line is in its file before the next one.
 SPEAKING = """
 import os

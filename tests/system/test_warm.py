@@ -20,7 +20,7 @@ begun = sorted(sys.modules)
 import json, os, resource, signal, stat, threading, __main__
 def shown(value):
     return repr(value).split(" at 0x")[0]
-own = {"SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN", "TASK_ID"}
+own = {"SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN", "SHOAL_STDOUT", "TASK_ID"}
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 facts = {
     "modules": begun, "argv": sys.argv, "orig": sys.orig_argv[1:], "path": sys.path, "flags": str(sys.flags), "executable": sys.executable,

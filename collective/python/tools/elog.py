@@ -2,6 +2,8 @@
 nor their punctuation may change, since readers replace ':' by ',' and pick columns."""
 
 import os
+import stat
+import sys
 import time
 
 
@@ -23,9 +25,21 @@ def rounded(value):
     return round(float(value), 5)
 
 
+def is_printed_to(path):
+    """Whether what this process prints goes to that file, through the pipe of SHOAL_STDOUT: a line of ours goes there, too, since it
+    would overtake what is printed, and come between the pieces of a line."""
+    pipe, _, printed = os.environ.get("SHOAL_STDOUT", "").partition(":")
+    try:
+        facts = os.fstat(1)
+    except OSError:
+        return False
+    return stat.S_ISFIFO(facts.st_mode) and str(facts.st_ino) == pipe and os.path.realpath(printed) == os.path.realpath(path)
+
+
 class ELog:
     def __init__(self, path):
-        self._file = open(path, "a", encoding="utf-8")
+        self._path = path
+        self._file = None if is_printed_to(path) else open(path, "a", encoding="utf-8")
 
     @staticmethod
     def open(subId=None):
@@ -38,8 +52,18 @@ class ELog:
         self.close()
 
     def recordText(self, text):
-        self._file.write("[%s] %s\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), text))
-        self._file.flush()
+        line = "[%s] %s\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), text)
+        if self._file is None and not is_printed_to(self._path):  # the script has put something else in its place
+            self._file = open(self._path, "a", encoding="utf-8")
+        if self._file is not None:
+            self._file.write(line)
+            self._file.flush()
+            return
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        rest = line.encode("utf-8", "replace")
+        while rest:
+            rest = rest[os.write(1, rest):]
 
     def recordTrain(self, title, iteration, global_steps, loss, accuracy=None, worker=None):
         """`loss` is a number (then `accuracy` follows), or a dict of metrics."""
@@ -52,7 +76,7 @@ class ELog:
         self.recordText(head + self._values(loss, accuracy))
 
     def close(self):
-        if not self._file.closed:
+        if self._file is not None:
             self._file.close()
 
     @staticmethod

@@ -1,7 +1,11 @@
 """The emetrics and elog helpers, as scripts and notebooks use them."""
 
 import json
+import os
+import pathlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 from elog import ELog
@@ -63,3 +67,45 @@ def test_the_columns_notebooks_pick(tmp_path, monkeypatch):
         log.recordTrain("Train", 3, 30, 0.5, 0.75, 1)
     columns = (tmp_path / "stdout").read_text().replace(":", ",").split(",")
     assert [columns[i].strip() for i in (6, 8, 10, 12)] == ["30", "3", "0.5", "0.75"]
+
+
+PRINTS = """
+import os, subprocess, sys
+from elog import ELog
+log = ELog.open()
+for i in range(50):
+    print("before", i, "of the line")
+    log.recordText("line %d" % i)
+captured = subprocess.run([sys.executable, "-c", "from elog import ELog; ELog.open().recordText('of a child that is listened to')"], stdout=subprocess.PIPE)
+assert captured.stdout == b""
+subprocess.run([sys.executable, "-c", "from elog import ELog; ELog.open().recordText('of a child')"])
+log.recordText("x" * 100000)
+log.close()
+"""
+
+
+def run_printing(folder, named):
+    """What came through the pipe of a script's stdout; `named`: the file that it is said to become."""
+    out, into = os.pipe()
+    environment = dict(os.environ, LOG_DIR=str(folder), SHOAL_STDOUT="%d:%s" % (os.fstat(into).st_ino, named), PYTHONUNBUFFERED="1",
+                       PYTHONPATH=str(pathlib.Path(sys.modules["elog"].__file__).parent))
+    with subprocess.Popen([sys.executable, "-c", PRINTS], stdout=into, env=environment) as script:
+        os.close(into)
+        with os.fdopen(out, encoding="utf-8") as source:
+            printed = source.read().splitlines()
+    assert script.returncode == 0
+    return printed
+
+
+def test_elog_writes_between_what_the_script_prints(tmp_path):
+    lines = run_printing(tmp_path, tmp_path / "stdout")
+    assert len(lines) == 102
+    for i in range(50):
+        assert lines[2 * i] == "before %d of the line" % i and re.fullmatch(STAMP + "line %d" % i, lines[2 * i + 1])
+    assert lines[100].endswith("] of a child") and lines[101].endswith("] " + "x" * 100000)
+    assert [line.split("] ")[1] for line in (tmp_path / "stdout").read_text().splitlines()] == ["of a child that is listened to"]
+
+
+def test_elog_writes_to_its_file_where_prints_go_elsewhere(tmp_path):
+    assert run_printing(tmp_path, tmp_path / "driver.stdout") == ["before %d of the line" % i for i in range(50)]
+    assert len((tmp_path / "stdout").read_text().splitlines()) == 53
