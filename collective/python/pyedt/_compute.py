@@ -91,6 +91,7 @@ class Gradients:
     def _stepper(self, places):
         """step() of an optimizer: the real one, but within a step of the script's own (O1)."""
         def step(optimizer, closure=None):
+            optimizer._opt_called = True  # with the mark below: what a scheduler asks before it warns that its step() is out of order
             if self._made is not None:
                 return self.update.run(self._made)
             if self._marks is None:
@@ -108,6 +109,7 @@ class Gradients:
                 touched = grad is not None and (grad is not self._views[i] or bool(self.touched[i]))
                 self._marked[i] = (touched, grad.detach().clone() if touched else None)
             return value
+        step._wrapped_by_lr_sched = True
         return step
 
     def own_step(self, function, *arguments):

@@ -521,6 +521,28 @@ def test_a_metric_replaces_the_accuracy():
     assert numbers(shared)[0][4][0][3][1] > 0
 
 
+class Schedules(Callback):
+    """Steps a scheduler of the script's, or one of its own."""
+
+    def __init__(self, scheduler):
+        super().__init__()
+        self.scheduler = scheduler
+
+    def on_train_begin(self):
+        self.scheduler = self.scheduler or torch.optim.lr_scheduler.StepLR(self.params["optimizer"], 1)
+
+    def on_epoch_end(self, epoch, save_model=False):
+        self.scheduler.step()
+
+
+@pytest.mark.parametrize("whose", ["the script's", "its own"])
+def test_a_scheduler_that_a_callback_steps_does_not_warn(recwarn, whose):
+    parts = make_parts()
+    parts["callbacks"] = [Schedules(whose == "the script's" and torch.optim.lr_scheduler.StepLR(parts["optimizer"], 1))]
+    run_mesh(lambda s: 1, lambda comm: make_trainer(comm, parts))
+    assert not [str(w.message) for w in recwarn if "optimizer.step()" in str(w.message)]
+
+
 # ---- state ----
 
 class Decay(Callback):
