@@ -32,6 +32,7 @@ bool json_input_bool(const struct json_value *object, const char *key, bool *val
 bool json_input_number(const struct json_value *object, const char *key, double *value);
 bool json_input_is_object(const struct json_value *value);
 bool json_input_is_array(const struct json_value *value);
+bool json_input_is_null(const struct json_value *value);
 size_t json_input_count(const struct json_value *array);
 const struct json_value *json_input_at(const struct json_value *array, size_t index);
 const char *json_input_text_at(const struct json_value *array, size_t index);

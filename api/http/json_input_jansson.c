@@ -234,6 +234,7 @@ bool json_input_number(const struct json_value *object, const char *key, double 
 
 bool json_input_is_object(const struct json_value *value) { return json_is_object(of(value)); }
 bool json_input_is_array(const struct json_value *value) { return json_is_array(of(value)); }
+bool json_input_is_null(const struct json_value *value) { return value != NULL && json_is_null(of(value)); }
 size_t json_input_count(const struct json_value *array) { return json_array_size(of(array)); }
 const struct json_value *json_input_at(const struct json_value *array, size_t index)
 {

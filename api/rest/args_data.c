@@ -82,9 +82,10 @@ static enum shoal_err spec_gpu(struct parse *p, const struct json_value *nodes)
 enum shoal_err args_apply_hardware(struct parse *p, const struct json_value *spec)
 {
     const struct json_value *nodes = json_input_get(spec, "nodes");
+    int64_t drivers = -1;
     enum shoal_err err;
 
-    if (spec == NULL)
+    if (spec == NULL || json_input_is_null(spec))
         return SHOAL_OK;
     if (!json_input_is_object(spec))
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec must be a JSON object");
@@ -103,7 +104,9 @@ enum shoal_err args_apply_hardware(struct parse *p, const struct json_value *spe
     if (err == SHOAL_OK)
         err = spec_gpu(p, nodes);
     if (err == SHOAL_OK)
-        err = spec_int(p, nodes, "num_drivers", 0, &p->num_driver);
+        err = spec_int(p, nodes, "num_drivers", 0, &drivers);
+    if (err == SHOAL_OK && drivers >= 0) /* 1 where the framework has none means nothing: clients send it for all */
+        p->num_driver = drivers == 1 ? -1 : drivers;
     if (err == SHOAL_OK)
         err = spec_memory(p, json_input_get(nodes, "drivers"), &p->out->options.driver_memory_bytes);
     return err;
@@ -141,7 +144,7 @@ static enum shoal_err apply_source(struct parse *p, const struct json_value *ite
 
 enum shoal_err args_apply_sources(struct parse *p, const struct json_value *sources)
 {
-    if (sources == NULL)
+    if (sources == NULL || json_input_is_null(sources))
         return SHOAL_OK;
     if (!json_input_is_array(sources))
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource must be a JSON array");

@@ -773,9 +773,16 @@ static void handle_engines(struct http_request *request)
 
 static void handle_empty_list(struct http_request *request) { http_respond(request, 200, JSON, shoal_view_text("[]")); }
 
-/* The pods and jobs of another platform: there are none here, and clients take an empty list (execs-api 6.6). */
+/* The pods and jobs of another platform: there are none here, and clients take an empty list; of one by its name, that there is none
+ * (execs-api 6.6). */
 static void handle_kubernetes(struct http_request *request)
 {
+    const char *name = http_query(request, "name");
+
+    if (name != NULL && name[0] != '\0') {
+        http_respond_error(request, 404, "no object of Kubernetes is named \"%.60s\": jobs are at /execs and /scheduler/applications", name);
+        return;
+    }
     http_respond(request, 200, JSON, shoal_view_text("{\"items\":[]}"));
 }
 

@@ -510,6 +510,13 @@ def test_an_application_says_of_how_many_workers_there_are_logs(server):
     assert server.get(BASE + "/scheduler/applications?applicationid=shoal-0000000000000000")[1] == b"[]"
 
 
+def test_kubernetes_has_an_empty_list_and_no_object(server):
+    path = BASE + "/scheduler/kubernetesobjects?type=paralleljob"
+    assert json.loads(server.get(path)[1]) == {"items": []}
+    answer, text = server.get(path + "&name=shoal-0000000000000000")
+    assert answer.status == 404 and b"items" not in text
+
+
 def test_log_and_result(server):
     content = random.Random(1).randbytes(3000000)
     job = submit(server, content)
