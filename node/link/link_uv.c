@@ -620,9 +620,12 @@ static void check_lane(struct shoal_link *link, struct conn *conn, uint64_t now_
     }
 }
 
-/* One connection per pass changes the list; so start over after each, and each pass ends something. */
-static bool check_conns(struct shoal_link *link, uint64_t now_ns, bool was_late)
+/* One connection per pass changes the list; so start over after each, and each pass ends something. The pass has its own time:
+ * what the one before it dialled is younger than the tick. */
+static bool check_conns(struct shoal_link *link, bool was_late)
 {
+    uint64_t now_ns = conn_now_ns();
+
     for (struct conn *conn = link->conns; conn != NULL; conn = conn->next) {
         if (conn->state == CONN_QUEUED && conn->dialled && conn->contact) {
             if (conn_dial(conn) == SHOAL_OK)
@@ -705,7 +708,7 @@ static void on_tick(uv_timer_t *timer)
     link->ticked_ns = was_late ? 0 : now_ns; /* twice in a row is no excuse */
     link->in_tick = true;
     for (unsigned i = 0; i < 2 * SHOAL_LINK_PEERS_MAX && !link->stopping; i++)
-        if (!check_conns(link, now_ns, was_late))
+        if (!check_conns(link, was_late))
             break;
     if (!link->stopping)
         check_peers(link, now_ns);

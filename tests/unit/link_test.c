@@ -476,6 +476,23 @@ static void a_probe_says_who_is_there_and_changes_nothing(void **state)
     assert_int_equal(a->downs + b->downs, 0);
 }
 
+/* The kernel refuses to dial the first one at once, in the turn in which the others are dialled. */
+static void a_probe_has_its_time_whatever_becomes_of_another(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0];
+    struct shoal_address nowhere;
+
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(shoal_address_parse("224.0.0.1:7", 0, &nowhere, NULL), SHOAL_OK);
+    assert_int_equal(shoal_link_probe(a->link, nowhere), SHOAL_OK);
+    assert_int_equal(shoal_link_probe(a->link, loopback(shoal_link_port(f->ends[1].link))), SHOAL_OK);
+    RUN_UNTIL(f, a->probes == 2);
+    if (a->probe.err != SHOAL_OK || !shoal_node_id_equal(a->probe.node, node(f, 1)))
+        fail_msg("who answers is not found: %s", a->text);
+}
+
 static void a_stranger_is_refused_and_told_why(void **state)
 {
     struct fixture *f = *state;
@@ -1049,6 +1066,7 @@ int main(void)
         CASE(a_loop_that_stood_still_takes_nobody_for_dead),
         CASE(a_first_contact_learns_who_is_there),
         CASE(a_probe_says_who_is_there_and_changes_nothing),
+        CASE(a_probe_has_its_time_whatever_becomes_of_another),
         CASE(a_stranger_is_refused_and_told_why),
         CASE(another_node_at_the_address_is_not_taken_for_the_wanted_one),
         CASE(a_dead_agent_is_told_from_a_dead_host_and_dialled_until_it_is_back),
