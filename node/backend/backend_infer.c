@@ -313,6 +313,7 @@ static void send_to(struct infer_call *call, struct shoal_node_id node, uint64_t
 {
     uint32_t left_ms = (uint32_t)((call->deadline_ns - now - 1) / SHOAL_MS) + 1;
 
+    call->held = false;
     call->tried[call->tries++] = node;
     if (shoal_node_id_equal(node, call->agent->identity.node))
         run_here(call, left_ms);
@@ -393,8 +394,6 @@ static bool waits_for_half(const struct infer_call *call, const struct service_k
            shoal_job_id_equal(service->before, call->before) && backend_service_is_half(knobs, service);
 }
 
-static void hold(struct infer_call *call);
-
 static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct infer_call *call = arg;
@@ -425,12 +424,13 @@ static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sche
     free(facts);
 }
 
+/* Those whose group is being asked count too: all of them may come back to be held. */
 static bool held_full(const struct agent *agent)
 {
     unsigned count = 0;
 
-    for (const struct infer_call *c = agent->held; c != NULL && count < SHOAL_SERVICE_QUEUE_MAX; c = c->next)
-        count++;
+    for (const struct infer_call *c = agent->infer_calls; c != NULL && count < SHOAL_SERVICE_QUEUE_MAX; c = c->all_next)
+        count += c->held;
     return count == SHOAL_SERVICE_QUEUE_MAX;
 }
 
@@ -441,11 +441,12 @@ static void hold(struct infer_call *call)
         .kind = SHOAL_SCHED_GET, .job = call->group, .linearizable = true, .deadline_ms = READ_MS
     };
 
-    if (held_full(call->agent)) {
+    if (!call->held && held_full(call->agent)) {
         backend_infer_end(call, SHOAL_ERR_FULL, "as many requests wait here for kernels as may; send it again in a second",
                   NULL);
         return;
     }
+    call->held = true;
     if (call->asked_ns != 0 && agent_now_ns() < call->asked_ns + HELD_ASK_NS) {
         held_put(call);
         return;
@@ -456,13 +457,13 @@ static void hold(struct infer_call *call)
 
 void backend_infer_look(struct agent *agent)
 {
-    struct infer_call *call = agent->held;
-    unsigned left = SHOAL_SERVICE_QUEUE_MAX;
+    struct infer_call *call;
 
     backend_infer_serve_look(agent);
     look_back(agent);
+    call = agent->held;
     agent->held = NULL;
-    while (call != NULL && left-- > 0) { /* those that are held again are put before */
+    while (call != NULL) { /* SHOAL_SERVICE_QUEUE_MAX at most (held_full); those that are held again are in a new list */
         struct infer_call *next = call->next;
 
         call->next = NULL;

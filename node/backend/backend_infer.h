@@ -63,6 +63,7 @@ struct infer_call {
     bool locked; /* within its own sending: what ends at once is looked at after it */
     bool again;
     bool full;                  /* a host was */
+    bool held;                  /* I3: here, or its group is being asked whether it is to be */
     uint64_t asked_ns;          /* when its group was asked; 0: it was not */
     struct shoal_job_id before; /* of a version that is not ready yet: the one that it takes the place of */
     struct shoal_job_id canary; /* which it was drawn for; zero: it was not */
