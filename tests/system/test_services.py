@@ -252,3 +252,15 @@ def test_kernels_come_with_load_and_go_without_it(services):
         assert {one.result()[0] for one in asked} == {200}
     services.until_ready("echo", 0)
     assert services.show(beta, "echo")["replicas"] == 0
+
+
+def test_a_drained_hosts_replicas_move(services):
+    """As far as others have slots: then the host is drained, and may leave."""
+    alpha, beta, gamma = services.mesh.hosts
+    services.deploy(alpha, "echo", 3)
+    services.until_ready("echo", 3)
+    services.mesh.shoal("node", "drain", "gamma", "--node", alpha.url)
+    services.mesh.until(lambda: any(one["name"] == "gamma" and one["state"] == "drained" for one in beta.get("/v1/nodes")), 60,
+                        "gamma is drained")
+    services.until_ready("echo", 3)
+    assert services.ask(beta, "echo", b"hello")[:2] == (200, b"hello")
