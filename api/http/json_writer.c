@@ -52,7 +52,7 @@ static unsigned utf8_len(const uint8_t *at, size_t len)
     return want;
 }
 
-static enum shoal_err escape_one(const uint8_t *at, unsigned len, struct shoal_buf *out)
+static enum shoal_err escape_one(const struct json_escaper *escaper, const uint8_t *at, unsigned len, struct shoal_buf *out)
 {
     static const char digits[] = "0123456789abcdef";
     char text[6] = { '\\', 'u', '0', '0', 0, 0 };
@@ -60,7 +60,7 @@ static enum shoal_err escape_one(const uint8_t *at, unsigned len, struct shoal_b
 
     if (len == 0)
         return shoal_buf_append(out, "\xef\xbf\xbd", 3);
-    if (len > 1 || (at[0] >= 0x20 && at[0] != '"' && at[0] != '\\' && at[0] != 0x7f))
+    if (escaper->plain || len > 1 || (at[0] >= 0x20 && at[0] != '"' && at[0] != '\\' && at[0] != 0x7f))
         return shoal_buf_append(out, at, len);
     switch (at[0]) {
     case '"': pair[1] = '"'; break;
@@ -78,7 +78,8 @@ static enum shoal_err escape_one(const uint8_t *at, unsigned len, struct shoal_b
 }
 
 /* Carries text over until `at_end`; returns how much was taken, the rest is the start of a sequence. */
-static enum shoal_err escape_run(const uint8_t *bytes, size_t len, bool last, struct shoal_buf *out, size_t *taken)
+static enum shoal_err escape_run(const struct json_escaper *escaper, const uint8_t *bytes, size_t len, bool last,
+                                 struct shoal_buf *out, size_t *taken)
 {
     size_t at = 0;
 
@@ -101,7 +102,7 @@ static enum shoal_err escape_run(const uint8_t *bytes, size_t len, bool last, st
             break;
         if (seq > len - at)
             seq = 0;
-        err = escape_one(bytes + at, seq, out);
+        err = escape_one(escaper, bytes + at, seq, out);
         if (err != SHOAL_OK)
             return err;
         at += seq == 0 ? 1 : seq;
@@ -127,7 +128,7 @@ enum shoal_err json_escape(struct json_escaper *escaper, struct shoal_view text,
             return SHOAL_OK;
         if (seq > escaper->held_len)
             seq = 0;
-        err = escape_one(escaper->held, seq, out);
+        err = escape_one(escaper, escaper->held, seq, out);
         if (err != SHOAL_OK)
             return err;
         if (seq == 0)
@@ -135,7 +136,7 @@ enum shoal_err json_escape(struct json_escaper *escaper, struct shoal_view text,
         escaper->held_len -= seq;
         memmove(escaper->held, escaper->held + seq, escaper->held_len);
     }
-    err = escape_run(text.bytes, text.len, last, out, &taken);
+    err = escape_run(escaper, text.bytes, text.len, last, out, &taken);
     if (err != SHOAL_OK)
         return err;
     SHOAL_ASSERT(text.len - taken < sizeof(escaper->held));

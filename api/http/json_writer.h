@@ -45,6 +45,7 @@ void json_raw(struct json_writer *w, const char *key, struct shoal_view json);
 struct json_escaper {
     uint8_t held[4];
     unsigned held_len;
+    bool plain; /* the text itself, of which only what is no UTF-8 is replaced */
 };
 SHOAL_MUST_CHECK enum shoal_err json_escape(struct json_escaper *escaper, struct shoal_view text, bool last,
                                             struct shoal_buf *out);

@@ -74,15 +74,13 @@ static void send_piece(struct log_stream *log, struct shoal_view bytes, bool las
     log->piece.len = 0;
     if (!log->started)
         start(log);
-    if (log->as_json) {
-        err = json_escape(&log->escaper, bytes, last, &log->piece);
-        if (err == SHOAL_OK && last)
-            err = shoal_buf_append(&log->piece, "\"", 1);
-        if (err != SHOAL_OK)
-            http_stream_abort(request);
-        bytes = shoal_buf_view(&log->piece);
-    }
-    http_stream_write(request, bytes, last ? log_end : next_piece);
+    log->escaper.plain = !log->as_json;
+    err = json_escape(&log->escaper, bytes, last, &log->piece);
+    if (err == SHOAL_OK && last && log->as_json)
+        err = shoal_buf_append(&log->piece, "\"", 1);
+    if (err != SHOAL_OK)
+        http_stream_abort(request);
+    http_stream_write(request, shoal_buf_view(&log->piece), last ? log_end : next_piece);
 }
 
 /* Drops from the front what cannot be among the last lines. */

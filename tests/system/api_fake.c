@@ -368,7 +368,7 @@ static bool log_answer(struct fake *fake, const struct shoal_log_request *reques
         age = fake->wait_ms + fake->run_ms;
     lines = age < fake->wait_ms ? 0 : (age - fake->wait_ms) / 200;
     while (chunk.cursor < lines && len + 40 <= sizeof(text) && len + 40 <= request->bytes_max)
-        len += (size_t)snprintf(text + len, sizeof(text) - len, "line %-10" PRIu64 " caf\xc3\xa9 \"quoted\" 123456 \n",
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "line %-10" PRIu64 " caf\xc3\xa9 \"quoted\" 123456\xff\n",
                                 chunk.cursor++);
     chunk.bytes = shoal_view_of(text, len);
     chunk.ended = info.ended && chunk.cursor == lines;

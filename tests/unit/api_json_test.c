@@ -85,6 +85,27 @@ static void test_escape(void **state)
     }
 }
 
+/* Plain: only what is no UTF-8 changes. */
+static void test_replace(void **state)
+{
+    static const char text[] = "\x1b[2J\"caf\xc3\xa9\"\\\xff\n\xe2\x82";
+
+    (void)state;
+    for (size_t piece = 1; piece <= sizeof(text); piece++) {
+        struct json_escaper escaper = { .plain = true };
+        struct shoal_buf out = { 0 };
+
+        for (size_t at = 0; at < sizeof(text) - 1; at += piece)
+            assert_int_equal(json_escape(&escaper, shoal_view_of(text + at, sizeof(text) - 1 - at < piece ? sizeof(text) - 1 - at : piece),
+                                         false, &out),
+                             SHOAL_OK);
+        assert_int_equal(json_escape(&escaper, (struct shoal_view){ 0 }, true, &out), SHOAL_OK);
+        assert_int_equal(shoal_buf_append(&out, "", 1), SHOAL_OK);
+        assert_string_equal(out.bytes, "\x1b[2J\"caf\xc3\xa9\"\\\xef\xbf\xbd\n\xef\xbf\xbd\xef\xbf\xbd");
+        shoal_buf_deinit(&out);
+    }
+}
+
 static const struct {
     const char *name;
     const char *text;
@@ -189,7 +210,7 @@ static void test_many_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_writer), cmocka_unit_test(test_escape),      cmocka_unit_test(test_lenient),
+        cmocka_unit_test(test_writer), cmocka_unit_test(test_escape), cmocka_unit_test(test_replace), cmocka_unit_test(test_lenient),
         cmocka_unit_test(test_depth),  cmocka_unit_test(test_many_values),
     };
 
