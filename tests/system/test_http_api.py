@@ -680,7 +680,7 @@ def test_command_line(server, tmp_path):
     (model / "main.py").write_text("print(1)\n")
 
     def run(*words, code=0, **extra):
-        done = subprocess.run([str(shoal), *words], env={**env, **extra}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(shoal), *words], env={**env, **extra}, capture_output=True, text=True, errors="replace", timeout=60)
         assert done.returncode == code, (words, done)
         return done.stdout, done.stderr
 
