@@ -283,20 +283,29 @@ static void here_back(struct infer_call *call)
     backend_infer_next(call);
 }
 
+/* The newest of those that wait, of what came before request `id`; NULL: there is none. */
+static struct infer_call *waits_before(const struct agent *agent, uint64_t id)
+{
+    struct infer_call *call = agent->infer_calls; /* the newest first */
+
+    while (call != NULL && (call->id >= id || !call->waits || call->gone))
+        call = call->all_next;
+    return call;
+}
+
+/* By their numbers: what one brings about may end others. */
 static void look_back(struct agent *agent)
 {
-    struct infer_call *next;
-    unsigned left = BACK_LOOKS_MAX;
+    struct infer_call *call = waits_before(agent, UINT64_MAX);
 
-    for (struct infer_call *call = agent->infer_calls; call != NULL && left > 0; call = next) {
-        next = call->all_next;
-        if (!call->waits || call->gone)
-            continue;
-        left--;
+    for (unsigned left = BACK_LOOKS_MAX; call != NULL && left > 0; left--) {
+        uint64_t id = call->id;
+
         if (call->kernel_id != 0)
             here_back(call);
         else
             backend_infer_out_back(call);
+        call = waits_before(agent, id);
     }
 }
 

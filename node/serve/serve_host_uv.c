@@ -390,10 +390,10 @@ static void count_failed(struct serve_host *host, struct shoal_job_id job)
         service->counts.failed++;
 }
 
-/* The request that is in the kernel is lost (H1); the replica stays known, and may be connected again. */
+/* What the kernel has is lost (H1); the replica stays known, and may be connected again. Each `done` may cancel others of its
+ * requests: those are found until their own end. */
 static void replica_disconnect(struct serve_host *host, struct replica *replica, const char *why)
 {
-    struct request *request = replica->requests;
     bool was_ready = replica->ready;
 
     if (replica->link != NULL) {
@@ -403,18 +403,17 @@ static void replica_disconnect(struct serve_host *host, struct replica *replica,
     }
     replica->link = NULL;
     replica->ready = false;
-    replica->requests = NULL;
     replica->running = 0;
-    while (request != NULL) {
-        struct request *next = request->next;
+    while (replica->requests != NULL) {
+        struct request *request = replica->requests;
 
+        replica->requests = request->next;
         if (request->state != REQUEST_OVER) {
             replica->failed++;
             count_failed(host, replica->job);
             request_end(request, SHOAL_ERR_RANK_LOST, why, no_answer);
         }
         request_unref(request);
-        request = next;
     }
     refuse_waiting(host, replica->job);
     if (was_ready)
@@ -969,7 +968,7 @@ void serve_host_more(struct serve_host *host, uint64_t id, size_t bytes)
     struct request *request;
     struct replica *replica = replica_of(host, id, &request);
 
-    if (replica == NULL || request->state == REQUEST_OVER || request->piece == NULL)
+    if (replica == NULL || replica->link == NULL || request->state == REQUEST_OVER || request->piece == NULL)
         return;
     request->passed += bytes < SHOAL_INFER_BODY_BYTES_MAX ? bytes : 0;
     if (request->passed < SHOAL_INFER_WINDOW_BYTES / 2)
@@ -1014,7 +1013,8 @@ void serve_host_cancel(struct serve_host *host, uint64_t id)
         (void)serve_host_take_back(host, id);
     } else if (request->state != REQUEST_OVER) {
         request->state = REQUEST_OVER; /* the kernel's answer is dropped (H2) */
-        say_of(replica, id, 0);
+        if (replica->link != NULL)
+            say_of(replica, id, 0);
     }
 }
 

@@ -26,7 +26,9 @@ static struct {
     unsigned asked_count;
     bool ready_here, ready_elsewhere;
     unsigned full, answered, late;
-    bool asks_again; /* a client, whose request is late */
+    bool waits;                      /* in the queue of this host */
+    bool asks_again;                 /* a client, whose request is late */
+    uint64_t cancels;                /* as soon as another one is late; 0: none */
     struct shoal_infer again;
 } f;
 
@@ -113,13 +115,12 @@ size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts
     return f.ready_here;
 }
 
-/* A request of a client that is told to ask again waits; any other one is answered at once. */
 bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
 {
     const struct serve_answer answer = { .status = 200, .content_type = "" };
 
     (void)host;
-    if (f.asks_again) {
+    if (f.waits) {
         *ask->id = 1;
         return true;
     }
@@ -208,8 +209,10 @@ static void on_done(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     f.full += err == SHOAL_ERR_FULL;
     f.answered += err == SHOAL_OK;
     f.late += err == SHOAL_ERR_TIMEOUT;
+    if (err == SHOAL_ERR_TIMEOUT && f.cancels != 0)
+        backend_infer_cancel(f.agent, f.cancels);
     if (err == SHOAL_ERR_TIMEOUT && f.asks_again) {
-        f.asks_again = f.ready_here = f.ready_elsewhere = false;
+        f.asks_again = f.waits = f.ready_here = f.ready_elsewhere = false;
         ask(&f.again);
     }
 }
@@ -286,8 +289,8 @@ static void a_request_that_comes_while_others_are_looked_at_is_held(void **state
     struct shoal_infer infer;
 
     (void)state;
-    f.at_once = f.asks_again = f.ready_here = true;
-    ask(&infer); /* it waits in this host's queue */
+    f.at_once = f.asks_again = f.waits = f.ready_here = true;
+    ask(&infer);
     f.ready_elsewhere = true;
     f.now_ns += 1000 * SHOAL_S;
     backend_infer_look(f.agent); /* I7: it is taken back to go elsewhere, and is late */
@@ -298,12 +301,30 @@ static void a_request_that_comes_while_others_are_looked_at_is_held(void **state
     assert_int_equal(f.answered, 1);
 }
 
+/* As a client's connection does that is closed while another client is answered. */
+static void a_request_that_is_cancelled_while_another_is_looked_at_is_left_alone(void **state)
+{
+    struct shoal_infer first, second;
+
+    (void)state;
+    f.waits = f.ready_here = true;
+    ask(&first);
+    ask(&second); /* the newest is looked at first */
+    f.cancels = first.number;
+    f.ready_elsewhere = true;
+    f.now_ns += 1000 * SHOAL_S;
+    backend_infer_look(f.agent);
+    assert_int_equal(f.late, 1);
+    assert_true(f.agent->infer_calls == NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(no_more_are_held_than_may_and_each_has_an_answer, begin, end),
         cmocka_unit_test_setup_teardown(who_is_asked_about_again_keeps_its_place, begin, end),
         cmocka_unit_test_setup_teardown(a_request_that_comes_while_others_are_looked_at_is_held, begin, end),
+        cmocka_unit_test_setup_teardown(a_request_that_is_cancelled_while_another_is_looked_at_is_left_alone, begin, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

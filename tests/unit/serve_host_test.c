@@ -41,6 +41,7 @@ struct world {
     uint32_t timeout_ms;
     size_t answer_bytes;
     uint64_t id;
+    uint64_t cancels; /* as soon as another one has ended; 0: none */
 };
 
 static void on_changed(void *arg) { (void)arg; }
@@ -63,6 +64,8 @@ static void on_done(void *arg, enum shoal_err err, const char *text, const struc
     w->err = err;
     w->answered += err == SHOAL_OK;
     w->answer_bytes = answer == NULL ? 0 : answer->body.len;
+    if (w->cancels != 0)
+        serve_host_cancel(w->host, w->cancels);
 }
 
 static void on_drained(void *arg, uint64_t worker_id, uint64_t grace_ns)
@@ -388,6 +391,19 @@ static void test_an_answer_to_what_was_cancelled_is_dropped(void **state)
 }
 
 /* H4. */
+/* As a client's connection does that is closed while another client is answered. */
+static void test_what_is_cancelled_while_its_kernel_ends_is_not_told(void **state)
+{
+    struct world *w = *state;
+
+    ask(w, shoal_view_text("first"));
+    w->cancels = w->id;
+    ask(w, shoal_view_text("second")); /* the newest is told first */
+    serve_host_end(w->host, WORKER);
+    assert_int_equal(w->ended, 1);
+    assert_int_equal(w->err, SHOAL_ERR_RANK_LOST);
+}
+
 static void test_a_replica_that_is_stopped_is_handed_nothing_more(void **state)
 {
     struct world *w = *state;
@@ -634,6 +650,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_turn_is_one_write_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_was_to_be_written_to_a_kernel_that_ends_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_answer_to_what_was_cancelled_is_dropped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_cancelled_while_its_kernel_ends_is_not_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_replica_that_is_stopped_is_handed_nothing_more, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_kernel_that_sends_beyond_its_window_is_ended, setup, teardown),
         cmocka_unit_test_setup_teardown(test_whose_time_ends_first_is_handed_first, setup, teardown),
