@@ -52,7 +52,7 @@ bool grpc_frames_is_between(const struct grpc_frames *frames);
 /* The head of a message of `len` bytes. */
 void grpc_frame_head(size_t len, uint8_t head[5]);
 
-/* grpc-timeout, at least 1 ms; 0: none. False: it is none. */
+/* The time that grpc-timeout gives, at least 1 ms; 0: there is no such header. False: what it says is no time. */
 bool grpc_timeout(const struct http_request *request, uint32_t *timeout_ms);
 /* A call: its content type is application/grpc, and it came over HTTP/2. */
 bool grpc_asks(const struct http_request *request);

@@ -1,3 +1,4 @@
+/* See http2.h for the picture and the rules. */
 #include "http2.h"
 
 #include <inttypes.h>

@@ -23,7 +23,7 @@ struct fetching {
     struct shoal_result_list list;
     struct shoal_buf json; /* of the list, as far as it is made */
     struct json_writer writer;
-    size_t made; /* files of the list that are in it */
+    size_t made;         /* files of the list that are in it */
     const char *missing; /* from the list; "": nothing */
 };
 
@@ -81,7 +81,7 @@ static void send_list(struct fetching *fetching)
     http_respond_json(fetching->request, 200, w);
 }
 
-/* So many cost a turn what it may handle of bodies. */
+/* Files of a list that one turn of the loop makes into JSON: as many bytes as it may handle of requests' bodies. */
 #define TURN_FILES (SHOAL_HTTP_TURN_BODIES_BYTES / ROUTES_FILE_BYTES)
 
 static void make_list(struct http_request *request)
@@ -196,7 +196,7 @@ static enum range read_range(struct http_request *request, uint64_t bytes, uint6
 {
     struct shoal_view value;
     char text[64];
-    char *dash, *rest;
+    char *dash;
 
     if (!http1_header_find(&request->head, "range", &value) || value.len >= sizeof(text))
         return RANGE_NONE;
@@ -205,7 +205,7 @@ static enum range read_range(struct http_request *request, uint64_t bytes, uint6
     if (strncmp(text, "bytes=", 6) != 0 || strspn(text + 6, "0123456789-") != value.len - 6 ||
         (dash = strchr(text, '-')) == NULL || strchr(dash + 1, '-') != NULL || value.len - 6 < 2)
         return RANGE_NONE;
-    *from = strtoull(text + 6, &rest, 10);
+    *from = strtoull(text + 6, NULL, 10);
     *end = bytes;
     if (dash == text + 6) { /* the last bytes */
         uint64_t last = strtoull(dash + 1, NULL, 10);

@@ -168,9 +168,9 @@ void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *m
 bool shoal_lead_need(const struct shoal_lead *lead, struct shoal_gpu_need *need);
 /* Hosts on which no engine of it can run, beside what the allocation knows; valid until the next step. */
 const struct shoal_node_id *shoal_lead_unfit(const struct shoal_lead *lead, uint32_t *count);
-/* False: its worker is confirmed dead, so that its slot may be another job's already, though the log still has it. */
 /* The i-th slot that is promised and not placed yet (SHOAL_SLOT_NONE: the driver's); false: there are fewer. */
 bool shoal_lead_reserved(const struct shoal_lead *lead, uint32_t i, struct shoal_lead_slot *slot);
+/* False: its worker is confirmed dead, so that its slot may be another job's already, though the log still has it. */
 bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place);
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary);
 /* The last SUMMARY could not be passed on: it is made again. */

@@ -57,11 +57,11 @@ struct infer_call {
     uint64_t begun_ns, deadline_ns;
     struct shoal_node_id tried[INFER_TRIES_MAX]; /* the last one has it now */
     unsigned tries;
-    bool waits;  /* there, by its word */
-    bool back;   /* it was asked for: I7 */
-    unsigned moves;
-    bool locked; /* within its own sending: what ends at once is looked at after it */
-    bool again;
+    bool waits;                 /* there, by its word */
+    bool back;                  /* it was asked for: I7 */
+    unsigned moves;             /* I7: how often it was given back */
+    bool locked;                /* within its own sending: what ends at once is looked at after it */
+    bool again;                 /* it did end so: another host is to be chosen */
     bool full;                  /* a host was */
     bool held;                  /* I3: here, or its group is being asked whether it is to be */
     uint64_t asked_ns;          /* when its group was asked; 0: it was not */
@@ -102,8 +102,8 @@ void backend_infer_out_back(struct infer_call *call);
 /* L2. */
 void backend_infer_out_again(struct agent *agent);
 /* False: there was no room, which will be looked at again; or no link. */
-bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum infer_word word,
-                                         uint64_t id, struct shoal_view rest);
+bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum infer_word word, uint64_t id,
+                        struct shoal_view rest);
 bool backend_infer_tell_count(struct agent *agent, struct shoal_node_id node, enum infer_word word, uint64_t id,
                               size_t count);
 

@@ -1,8 +1,9 @@
 /* Results and ledgers of jobs: from this disk, from the blobs, or from a node that has them. */
 #include "shoal/below.h"
-#include "shoal/sched_look.h"
 #include "shoal/disk.h"
 #include "shoal/job_facts.h"
+#include "shoal/sched_look.h"
+
 #include "agent_backend.h"
 #include "backend_files.h"
 
@@ -14,7 +15,6 @@
 
 #include "node/agent/agent_audit.h"
 #include "node/agent/agent_results.h"
-#include "shoal/below.h"
 
 #include "shoal/banned.h"
 

@@ -11,10 +11,11 @@
 
 #include "shoal/banned.h"
 
-#define TICK_NS (250 * SHOAL_MS) /* A11 */
+#define TICK_NS (250 * SHOAL_MS)     /* A11 */
 #define MAKE_RETRY_NS (60 * SHOAL_S) /* nothing is heard of what was asked for */
 #define MADE_RETRY_NS (5 * SHOAL_S)  /* it could not be made now */
-#define LEAVE_NS (2 * SHOAL_S) /* the lists of all nodes hear of the record before gossip forgets the job */
+#define LEAVE_NS (2 * SHOAL_S)       /* the lists of all nodes hear of the record before gossip forgets the job */
+
 static const struct shoal_hash no_hash;
 
 /* A11. */
@@ -32,8 +33,8 @@ static void ask_to_make(struct shoal_sched *s, struct sched_group *g)
     struct shoal_job_facts facts;
     const struct shoal_job_spec *spec = &g->job->spec;
 
-    SHOAL_ASSERT(g->leads && shoal_hash_is_zero(g->job->archived)); /* A1 */
     SHOAL_ASSERT(g->job != NULL && g->lead != NULL);
+    SHOAL_ASSERT(g->leads && shoal_hash_is_zero(g->job->archived)); /* A1 */
     shoal_job_facts(g->job, &facts);
     action->u.archive.job = g->id;
     action->u.archive.result = facts.result;
@@ -126,7 +127,7 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
     sched_group_rearm(s, g);
 }
 
-/* A1. Made by a leader of before, whose place another one may have taken since with a newer record. */
+/* A1. Made by an earlier leader: another one may have taken its place since, with a newer record. */
 static bool is_of_before(const struct sched_group *g, const struct sched_archived *a)
 {
     SHOAL_ASSERT(g->leads);
@@ -165,7 +166,6 @@ static void place(struct shoal_sched *s, struct sched_group *g)
 
         SHOAL_ASSERT(sched_archive_all_hold(a->hosts, a->host_count, false)); /* A2 */
         len = shoal_job_entry_archived(bytes, sizeof(bytes), a->hash, s->wall_ms);
-
         shoal_entry_unref(sched_propose(s, g, shoal_view_of(bytes, len), SCHED_CTX_KEEP));
     }
 }
