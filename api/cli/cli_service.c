@@ -15,18 +15,25 @@
 #define NAME_BYTES 300
 #define DEPLOY_TIMEOUT_S 60
 
+/* The address of the service that is named, and what follows it there. */
+static void service_path(const struct cli *cli, const char *end, char *path, size_t cap)
+{
+    char name[NAME_BYTES];
+
+    cli_encode(cli->words[0], name, sizeof(name));
+    (void)snprintf(path, cap, "/v1/services/%s%s", name, end);
+}
+
 /* POST or DELETE, and say what the answer's text says. */
 static int change(struct cli *cli, const char *method, const char *verb)
 {
-    char name[NAME_BYTES];
-    char path[400];
+    char path[800];
     struct cli_call call = { .method = method, .path = path };
     struct cli_answer answer;
     struct json_input *input;
     int code;
 
-    cli_encode(cli->words[0], name, sizeof(name));
-    (void)snprintf(path, sizeof(path), "/v1/services/%s%s", name, verb);
+    service_path(cli, verb, path, sizeof(path));
     code = cli_call(cli, &call, &answer, false);
     if (code == SHOAL_EXIT_OK && cli->json)
         cli_print_json(cli_answer_text(&answer));
@@ -45,22 +52,20 @@ int cli_service_stop(struct cli *cli) { return change(cli, "POST", "/stop"); }
 /* The number of the version that is kept beside the current one; 0: there is none, or the node does not say. */
 static int find_other_version(struct cli *cli, uint64_t *number)
 {
-    char name[NAME_BYTES], path[400];
-    struct cli_call call = { .method = "GET", .path = path };
-    struct json_input *input = NULL;
+    char path[400];
     const struct json_value *versions;
+    struct json_input *input;
     struct cli_answer answer;
     int code;
 
-    cli_encode(cli->words[0], name, sizeof(name));
-    (void)snprintf(path, sizeof(path), "/v1/services/%s", name);
-    code = cli_call(cli, &call, &answer, false);
-    if (code == SHOAL_EXIT_OK && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+    service_path(cli, "", path, sizeof(path));
+    code = cli_get(cli, path, &answer, &input);
+    if (code == SHOAL_EXIT_OK) {
         versions = json_input_get(json_input_root(input), "versions");
         if (versions != NULL && json_input_count(versions) > 1)
             *number = (uint64_t)cli_int_at(json_input_at(versions, 1), "version");
-        json_input_free(input);
     }
+    json_input_free(input);
     cli_answer_free(&answer);
     return code;
 }
@@ -191,14 +196,6 @@ static void print_service(const struct cli *cli, const struct json_value *root)
     }
 }
 
-static void service_path(const struct cli *cli, char *path, size_t cap)
-{
-    char name[NAME_BYTES];
-
-    cli_encode(cli->words[0], name, sizeof(name));
-    (void)snprintf(path, cap, "/v1/services/%s", name);
-}
-
 int cli_find_service(struct cli *cli, bool *said)
 {
     char path[400];
@@ -206,7 +203,7 @@ int cli_find_service(struct cli *cli, bool *said)
     struct cli_answer answer;
     int code;
 
-    service_path(cli, path, sizeof(path));
+    service_path(cli, "", path, sizeof(path));
     code = cli_call(cli, &call, &answer, true);
     *said = answer.status == 0 && answer.fault[0] == '\0' && (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE);
     cli_answer_free(&answer);
@@ -244,7 +241,7 @@ int cli_service_show(struct cli *cli)
     char path[400];
     int code;
 
-    service_path(cli, path, sizeof(path));
+    service_path(cli, "", path, sizeof(path));
     code = cli_show(cli, path, print_service);
     if (code == SHOAL_EXIT_OK && !cli->json)
         print_cards(cli);
@@ -261,7 +258,7 @@ int cli_service_logs(struct cli *cli)
     struct json_input *input;
     int code;
 
-    service_path(cli, path, sizeof(path));
+    service_path(cli, "", path, sizeof(path));
     code = cli_get(cli, path, &answer, &input);
     if (code == SHOAL_EXIT_OK) {
         (void)snprintf(path, sizeof(path), "/v1/jobs/%.80s/log?which=task-outerr&task=%.20s",
