@@ -55,9 +55,9 @@ static bool on_worker_message(struct worker_link *link, const struct shoal_worke
     link->job = job;
     link->worker_id = worker_id;
     link->known = true;
-    workers->hearing = true;
+    workers->heard = link;
     goes_on = workers->options.on_message(workers->options.arg, link->job, link->worker_id, message);
-    workers->hearing = false;
+    workers->heard = NULL;
     if (!goes_on)
         worker_link_close(link);
     return goes_on;
@@ -70,14 +70,14 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
 
     (void)events;
     /* An error (the other end closed with something unread) is told once, and not polled any more: what it said is read to its
-     * end. Else the rest is read in the next turn: level-triggered. */
+     * end. Else the rest is read in the next turn: level-triggered; of one that went deaf there is none. */
     for (unsigned i = 0; status < 0 || i < TURN_MESSAGES_MAX; i++) {
         static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
         ssize_t len = recv(link->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
         if (len < 0 && (errno == ECONNRESET || errno == EINTR))
             continue;
-        if (len < 0 && shoal_worker_recv_later(errno) && status >= 0)
+        if (len < 0 && shoal_worker_recv_later(errno) && status >= 0 && !link->deaf)
             return;
         if (len <= 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK) {
             worker_link_close(link);
@@ -86,13 +86,15 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
         if (!on_worker_message(link, &workers->message))
             return;
     }
+    if (link->deaf)
+        worker_link_close(link);
 }
 
 void worker_links_hear(struct workers *workers, uint64_t worker_id)
 {
     struct worker_link *link = workers_link_of(workers, worker_id);
 
-    if (link != NULL && !workers->hearing)
+    if (link != NULL && workers->heard == NULL)
         on_worker_readable(&link->poll, 0, 0);
 }
 
@@ -142,7 +144,7 @@ void workers_send(struct workers *workers, uint64_t worker_id, const struct shoa
     struct worker_link *link = workers_link_of(workers, worker_id);
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
 
-    if (link == NULL || shoal_worker_encode(message, &w) != SHOAL_OK)
+    if (link == NULL || link->deaf || shoal_worker_encode(message, &w) != SHOAL_OK)
         return;
     if (message->kind == SHOAL_WORKER_EPOCH) {
         struct runner_link *runner = workers_runner_find(workers, link->job);
@@ -151,6 +153,10 @@ void workers_send(struct workers *workers, uint64_t worker_id, const struct shoa
         if (runner != NULL && runner->page != NULL && atomic_load(&runner->page->published) < word)
             atomic_store(&runner->page->published, word);
     }
-    if (send(link->fd, bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    if (send(link->fd, bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+        return;
+    if (link == workers->heard)
+        link->deaf = true; /* its reader closes it */
+    else
         worker_link_close(link); /* it connects again and hears what it needs */
 }

@@ -63,6 +63,7 @@ struct worker_link {
     int fd;
     uv_poll_t poll;
     bool known;
+    bool deaf; /* it could not be answered while it was heard: it is closed once the rest was */
     struct shoal_job_id job;
     uint64_t worker_id;
     struct worker_link *next;
@@ -84,7 +85,7 @@ struct workers {
     struct leftovers leftovers;
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
-    bool hearing; /* a message is being told */
+    struct worker_link *heard; /* whose message is being told; NULL: none is */
     unsigned link_count;
     void (*reattached)(void *arg);
     void *reattached_arg;

@@ -41,6 +41,7 @@ struct fixture {
     bool knows; /* the worker that says HELLO, with the token of ones */
     unsigned asked;
     unsigned hellos, hellos_at_exit;
+    bool answers; /* each HELLO, at once */
 };
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)
@@ -88,12 +89,15 @@ static bool knows(void *arg, struct shoal_job_id job, const struct shoal_worker_
 static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
                        const struct shoal_worker_message *message)
 {
+    static const struct shoal_worker_message call = { .kind = SHOAL_WORKER_WRITE_FINAL };
     struct fixture *f = arg;
 
     (void)job;
     assert_int_equal(worker_id, 11);
     assert_int_equal(message->kind, SHOAL_WORKER_HELLO);
     f->hellos++;
+    if (f->answers)
+        workers_send(f->workers, worker_id, &call);
     return true;
 }
 
@@ -335,6 +339,27 @@ static void the_last_words_of_a_worker_that_did_not_listen_are_heard(void **stat
     assert_int_equal(f->hellos, 1);
     turns(f);
     assert_int_equal(f->hellos, 2);
+}
+
+/* Its answer finds nobody, and what came behind the question is heard all the same. */
+static void a_worker_that_is_gone_when_it_is_answered_is_heard_to_its_end(void **state)
+{
+    struct fixture *f = *state;
+    int worker;
+
+    f->knows = f->answers = true;
+    worker = dial(f);
+    say_later = true;
+    for (unsigned i = 0; i < 3; i++)
+        say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    (void)close(worker);
+    turns(f);
+    assert_int_equal(f->hellos, 3);
+    worker = say_hello(f); /* and it may come again */
+    assert_int_equal(f->hellos, 4);
+    (void)close(worker);
+    turns(f);
 }
 
 /* Its runner has not answered an agent that has just started: a HELLO that was only dropped would never come again. */
@@ -755,6 +780,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
         cmocka_unit_test_setup_teardown(the_last_words_of_a_worker_that_did_not_listen_are_heard, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_that_is_gone_when_it_is_answered_is_heard_to_its_end, setup, teardown),
         cmocka_unit_test_setup_teardown(a_stranger_closes_no_workers_connection, setup, teardown),
         cmocka_unit_test_setup_teardown(descriptors_that_come_along_are_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_descriptor_of_a_runner_is_closed, setup, teardown),
