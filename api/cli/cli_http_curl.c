@@ -313,9 +313,11 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
     set_trust(cli, curl);
     if (form != NULL)
         (void)lib.easy_setopt(curl, CURLOPT_MIMEPOST, form);
-    else if (call->body != NULL)
+    else if (call->body != NULL) {
+        if (call->body_bytes > 0)
+            (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->body_bytes);
         (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDS, call->body);
-    else if (transfer->upload != NULL) {
+    } else if (transfer->upload != NULL) {
         (void)lib.easy_setopt(curl, CURLOPT_UPLOAD, 1L);
         (void)lib.easy_setopt(curl, CURLOPT_READDATA, transfer->upload);
         (void)lib.easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, transfer->upload_bytes);
@@ -496,7 +498,8 @@ static int add_own(struct transfer *transfer, struct curl_slist **headers)
         (void)lib.easy_setopt(transfer->curl, CURLOPT_PASSWORD, call->basic[1]);
     }
     if (call->body != NULL)
-        *headers = lib.slist_append(*headers, "Content-Type: application/json");
+        *headers = lib.slist_append(*headers, call->body_bytes > 0 ? "Content-Type: application/octet-stream" :
+                                                                    "Content-Type: application/json");
     if (call->upload == NULL)
         return SHOAL_EXIT_OK;
     transfer->upload = fopen(call->upload, "re");

@@ -110,6 +110,7 @@ struct cli_call {
     const char *mesh_key;  /* the mesh's, for its recovery; NULL: none */
     const char *node;      /* a URL that is asked instead of the node; NULL: the node */
     const char *body;      /* JSON to send, or NULL */
+    size_t body_bytes;     /* of a body that is no text, and may have a NUL in it; 0: it ends as texts do */
     const char *upload;    /* a file to send as it is, or NULL */
     const char *bearer;    /* a token to show instead of the kept one; NULL: none */
     const char *basic[2];  /* a name and its password instead; NULL: none */

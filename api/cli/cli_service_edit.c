@@ -228,10 +228,9 @@ int cli_service_test(struct cli *cli)
 
         cli_encode(cli->words[0], name, sizeof(name));
         (void)snprintf(path, sizeof(path), oip ? "/v2/models/%s/infer" : "/dlim/v1/inference/%s", name);
-        if (is_text || strcmp(file, "-") == 0)
-            call.body = (const char *)body.bytes;
-        else
-            call.upload = file;
+        call.upload = is_text || strcmp(file, "-") == 0 ? NULL : file;
+        call.body = call.upload == NULL ? (const char *)body.bytes : NULL;
+        call.body_bytes = is_text ? 0 : body.len - 1;
         code = cli_call(cli, &call, &answer, false);
         if (code == SHOAL_EXIT_USAGE) /* the model may have said so, of what it was sent */
             code = SHOAL_EXIT_FAILED;

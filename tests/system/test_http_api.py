@@ -846,6 +846,14 @@ def test_words_of_a_job_make_no_lines_and_give_no_orders(server, tmp_path):
     assert said.startswith("shoal: ") and said.count("\n") == 1 and said[:-1].isprintable(), said
 
 
+def test_bytes_from_standard_input_reach_a_model_whole(server, tmp_path):
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret", "SHOAL_INSECURE": "1"}
+    for body in (b"no NUL\n", b"a NUL\0 and more\n"):
+        done = subprocess.run([str(OUT / "shoal"), "service", "test", "echo", "--input", "-"], env=env, input=body,
+                              capture_output=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, body), done
+
+
 def test_output_that_cannot_be_written_fails(server, tmp_path):
     env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret",
            "SHOAL_CA": str(tmp_path / "tls.crt") if server.tls else ""}
