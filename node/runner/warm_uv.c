@@ -330,7 +330,7 @@ static bool reap(struct warm *warm, uint64_t now)
     return any;
 }
 
-/* W4. False: none is awaited. */
+/* W4. False: none is awaited, and none was made. */
 static bool make_wanted(struct warm *warm, uint64_t now)
 {
     bool any = false;
@@ -355,7 +355,9 @@ static bool make_wanted(struct warm *warm, uint64_t now)
         if (warm_free_bytes() < SHOAL_WARM_FREE_MIB * SHOAL_MIB || has_failed(warm, wanted->key) ||
             server_with(warm, wanted->key) != NULL)
             continue;
-        if (server_start(warm, wanted->key, &server, &msg) != SHOAL_OK)
+        if (server_start(warm, wanted->key, &server, &msg) == SHOAL_OK)
+            any = true;
+        else
             (void)fprintf(stderr, "%s\n", msg.text);
     }
     return any;
