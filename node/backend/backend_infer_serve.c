@@ -11,6 +11,7 @@
 
 #define NOTICE_NS (2 * SHOAL_S)
 #define SERVED_MAX 2048
+#define LATE_TEXT "the request's body did not come in time"
 
 struct run_texts {
     char path[1024], method[16], type[KERNEL_TYPE_BYTES], model[KERNEL_NAME_BYTES], version[KERNEL_NAME_BYTES],
@@ -27,7 +28,7 @@ struct served {
     bool pieces;        /* L3: the asker takes words */
     struct serve_ask ask;
     struct run_texts texts;
-    uint64_t deadline_ns; /* of its body */
+    uint64_t deadline_ns; /* of its answer, and so of its body */
     size_t body_bytes;    /* that it is to have; 0 when it is handed over */
     struct shoal_buf body;
     size_t took;          /* bytes of it of which the asker does not know yet */
@@ -229,11 +230,18 @@ static bool get_run(struct shoal_reader *r, struct serve_ask *ask, struct run_te
     return !r->failed && ask->timeout_ms > 0 && ask->timeout_ms <= SHOAL_INFER_TIMEOUT_MS_MAX;
 }
 
-/* Its body is whole. */
+/* Its body is whole; what it took to come is of the request's time. */
 static void hand_over(struct served *s)
 {
+    uint64_t now = agent_now_ns();
+
+    if (now >= s->deadline_ns) {
+        end_failed(s, SHOAL_ERR_TIMEOUT, LATE_TEXT);
+        return;
+    }
     s->agent->served_bytes -= s->body_bytes;
     s->body_bytes = 0;
+    s->ask.timeout_ms = (uint32_t)((s->deadline_ns - now - 1) / SHOAL_MS) + 1;
     s->ask.body = (struct shoal_view){ 0 };
     s->ask.take = &s->body;
     s->ask.id = &s->kernel_id;
@@ -422,7 +430,7 @@ void backend_infer_serve_look(struct agent *agent)
     for (struct served *s = agent->served; s != NULL; s = next) {
         next = s->next;
         if (s->body_bytes > 0 && s->deadline_ns <= now)
-            end_failed(s, SHOAL_ERR_TIMEOUT, "the request's body did not come in time");
+            end_failed(s, SHOAL_ERR_TIMEOUT, LATE_TEXT);
     }
 }
 
