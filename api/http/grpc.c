@@ -160,12 +160,14 @@ void grpc_end(struct http_request *request, enum grpc_code code, const char *tex
     len = snprintf(lines, sizeof(lines), "grpc-status: %d\r\n%s%s%s", (int)code,
                    message[0] == '\0' ? "" : "grpc-message: ", message, message[0] == '\0' ? "" : "\r\n");
     SHOAL_ASSERT(len > 0 && (size_t)len < sizeof(lines));
+    http_request_hold(request); /* the answer to a HEAD ends with its start, and the request with that */
     if (!request->responded)
         http_stream_start(request, 200, TYPE, HTTP_LENGTH_UNKNOWN);
     if (shoal_buf_append(&request->trailers, lines, (size_t)len) != SHOAL_OK)
         http_stream_abort(request);
     else
         http_stream_end(request);
+    http_request_release(request);
 }
 
 static void on_written(struct http_request *request) { (void)request; }

@@ -29,10 +29,10 @@ H2.set_alpn_protocols(["h2"])
 
 
 class Server:
-    def __init__(self, folder, tls):
+    def __init__(self, folder, tls, **env):
         folder.mkdir()
         command = [str(OUT / "tests" / "system" / "api_fake"), "0", str(folder)] + ([] if tls else ["plain"])
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "API_FAKE_MS": "300"})
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "API_FAKE_MS": "300", **env})
         self.port = int(self.process.stdout.readline().split()[1])
         self.tls = tls
 
@@ -99,6 +99,20 @@ def test_an_upload_and_its_log(server, tmp_path):
     job = json.loads(text)["id"]
     assert curl(server, BASE + "/execs/" + job, how)[0] == ["2", "200"]
     assert curl(server, "/v1/jobs/%s/log?follow=true" % job, how)[0] == ["2", "200"]
+
+
+def test_a_head_of_a_call_of_grpc_harms_nobody(tmp_path):
+    """Its answer ends with its head, and its request with that. What was freed is filled with other bytes, so that a use of it shows."""
+    server = Server(tmp_path / "data", tls=False, MALLOC_PERTURB_="165")
+    try:
+        with server.client() as client:
+            for stream in range(1, 41, 2):
+                client.ask(stream, "/nope", "HEAD", [("content-type", "application/grpc")])
+                assert client.status(stream) == 200
+            client.ask(41)
+            assert client.status(41) == 200
+    finally:
+        assert server.stop() == 0
 
 
 def test_requests_at_once_on_one_connection(client):
