@@ -181,7 +181,7 @@ static int open_beneath(int parent, const char *name, uint64_t flags, uint64_t m
 
 static int open_parent(int root, char *path, char **base)
 {
-    int at = dup(root);
+    int at = fcntl(root, F_DUPFD_CLOEXEC, 0);
     char *slash;
 
     while (at >= 0 && (slash = strchr(path, '/')) != NULL) {

@@ -301,7 +301,7 @@ void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_
         submit_now(w);
         return;
     }
-    w->fd = dup(submit->bundle_fd);
+    w->fd = fcntl(submit->bundle_fd, F_DUPFD_CLOEXEC, 0);
     if (w->ticket.len > 0) {
         struct shoal_sched_ticket ticket;
 

@@ -320,6 +320,12 @@ def test_what_a_job_can_touch_is_opened_by_whoever_looks_first():
     assert not wrong, "shoal_open_below(), shoal_disk_read_below(), or OPENS with its reason:\n" + "\n".join(wrong)
 
 
+def test_no_program_that_is_started_gets_a_copy_of_a_descriptor():
+    """What dup() makes is handed to every program that a thread starts meanwhile: an interpreter that waits would keep it."""
+    wrong = over(counts(r"(?<![\w.>])dup\(", sources(*FOLDERS, kinds=(".c",))), {})
+    assert not wrong, "fcntl(fd, F_DUPFD_CLOEXEC, 0):\n" + "\n".join(wrong)
+
+
 def test_a_function_fits_a_screen():
     lengths = [(lines, name, name_of(path)) for path in sources(*FOLDERS, "tests") for name, _, lines, _ in functions(path)]
     long = sorted(one for one in lengths if one[0] > LINES_MAX and one[1] not in LONG)
