@@ -267,10 +267,21 @@ struct materialising {
     struct shoal_msg msg;
 };
 
+static void part_path(const struct materialising *m, char part[AGENT_PATH_BYTES + 32])
+{
+    (void)snprintf(part, AGENT_PATH_BYTES + 32, "%s.%llu.part", m->path, (unsigned long long)m->number);
+}
+
 static void materialised(struct materialising *m, enum shoal_err err, const char *text)
 {
+    char part[AGENT_PATH_BYTES + 32];
+
     if (m->fd >= 0)
         (void)close(m->fd);
+    if (m->fd >= 0 && err != SHOAL_OK) { /* half a file is of no use to anybody */
+        part_path(m, part);
+        (void)unlink(part);
+    }
     if (m->done != NULL)
         m->done(m->arg, err, err == SHOAL_OK ? m->path : text);
     else if (err != SHOAL_OK)
@@ -278,11 +289,6 @@ static void materialised(struct materialising *m, enum shoal_err err, const char
     shoal_buf_deinit(&m->manifest);
     shoal_buf_deinit(&m->piece);
     free(m);
-}
-
-static void part_path(const struct materialising *m, char part[AGENT_PATH_BYTES + 32])
-{
-    (void)snprintf(part, AGENT_PATH_BYTES + 32, "%s.%llu.part", m->path, (unsigned long long)m->number);
 }
 
 static bool is_materialised(const struct materialising *m)
