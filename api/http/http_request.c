@@ -241,7 +241,7 @@ static void answer_options(struct http_request *request)
     http_respond_empty(request, 204);
 }
 
-/* One segment of `path` against one of `pattern`; both advance over it. */
+/* Whether `path` has the segments of `pattern`, one after the other. {} stands for any one and {*} for the rest: parameters. */
 static bool match_path(struct http_request *request, const char *pattern, struct shoal_view path)
 {
     unsigned params = 0;
@@ -638,6 +638,7 @@ void http_respond(struct http_request *request, int status, const char *type, st
         respond_as(request, status, type, body);
     shoal_buf_deinit(&pack);
 }
+
 void http_respond_json(struct http_request *request, int status, struct json_writer *writer)
 {
     if (writer->failed)

@@ -120,6 +120,7 @@ static uint64_t local_len(const struct zip_file *file)
 {
     return 30 + strlen(file->path) + (file->bytes >= BIG ? 20 : 0);
 }
+
 static uint64_t descriptor_len(const struct zip_file *file) { return file->bytes >= BIG ? 24 : 16; }
 
 static unsigned central_extra(const struct zip_file *file)

@@ -327,7 +327,7 @@ static void drop(struct served *s)
     end_failed(s, SHOAL_ERR_STALE, "the request was taken back");
 }
 
-/* Its asker knows of a free kernel elsewhere. */
+/* I7: its asker knows of a free kernel elsewhere. */
 static void give_back(struct served *s)
 {
     if (s->kernel_id == 0 || !serve_host_take_back(s->agent->serve, s->kernel_id))

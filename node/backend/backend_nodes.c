@@ -255,7 +255,6 @@ static void ask_host(struct agent *agent, const struct shoal_user *caller, struc
     if (!agent_follows_rules(agent, node->id))
         shown.len = 0; /* one of the version before does not read it */
     memcpy(args + 2, token, shown.len);
-
     if (shoal_node_id_equal(node->id, agent->identity.node))
         end_own(call, own_word(agent, call->verb, force, &msg), &msg);
     else

@@ -18,8 +18,8 @@ typedef void backend_settled_fn(void *arg, enum shoal_err err, const char *text,
 /* The mesh group is asked for the name in any case. NOT_FOUND, UNREACHABLE, DENIED. */
 void backend_service_settle(struct agent *agent, const struct shoal_user *caller, const char *name, backend_settled_fn *done,
                             void *arg);
-/* By this node's copy of the mesh; where it has no such name, the mesh group is asked first. NOT_FOUND, UNREACHABLE. */
-/* `fresh`: the mesh group is asked in any case. */
+/* By this node's copy of the mesh; where it has no such name, and with `fresh` in any case, the mesh group is asked first.
+ * NOT_FOUND, UNREACHABLE. */
 void backend_service_find(struct agent *agent, const char *name, bool fresh, backend_service_fn *done, void *arg);
 /* The service that has `job` as its version now or before, by this node's copy of the mesh; NULL: it is none's. */
 const struct shoal_mesh_service *backend_service_of(struct agent *agent, struct shoal_job_id job);

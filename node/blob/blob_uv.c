@@ -13,7 +13,6 @@
 
 #include "shoal/banned.h"
 
-
 /* ---- the thread ---- */
 
 static enum shoal_err get_blob(struct request *request)
