@@ -132,12 +132,14 @@ static void data(struct http_request *request, struct shoal_view content)
 /* The message, or an end. */
 static bool take(struct http_request *request, struct shoal_view *message)
 {
-    struct call *call = request->state;
+    const struct call *call = request->state;
 
-    *message = shoal_buf_view(&call->message);
-    if (!call->whole)
+    if (!call->whole) {
         grpc_end(request, GRPC_INVALID_ARGUMENT, "the call has no whole message");
-    return call->whole;
+        return false; /* the request may be freed by now */
+    }
+    *message = shoal_buf_view(&call->message);
+    return true;
 }
 
 /* ---- what REST answers ---- */

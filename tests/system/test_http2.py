@@ -101,14 +101,17 @@ def test_an_upload_and_its_log(server, tmp_path):
     assert curl(server, "/v1/jobs/%s/log?follow=true" % job, how)[0] == ["2", "200"]
 
 
-def test_a_head_of_a_call_of_grpc_harms_nobody(tmp_path):
-    """Its answer ends with its head, and its request with that. What was freed is filled with other bytes, so that a use of it shows."""
+@pytest.mark.parametrize("method, path, body, code", [("HEAD", "/nope", None, None), ("POST", "/grpc.health.v1.Health/Check", b"", "3")])
+def test_a_call_of_grpc_that_ends_at_once_harms_nobody(tmp_path, method, path, body, code):
+    """A HEAD, and a call without its message: the request ends with its answer. What was freed is filled with other bytes, so that a
+    use of it shows."""
     server = Server(tmp_path / "data", tls=False, MALLOC_PERTURB_="165")
     try:
         with server.client() as client:
             for stream in range(1, 41, 2):
-                client.ask(stream, "/nope", "HEAD", [("content-type", "application/grpc")])
-                assert client.status(stream) == 200
+                client.ask(stream, path, method, [("content-type", "application/grpc")], body=body)
+                headers, _, trailers = client.answer(stream)
+                assert headers[":status"] == "200" and {**headers, **trailers}.get("grpc-status") == code
             client.ask(41)
             assert client.status(41) == 200
     finally:
