@@ -48,6 +48,7 @@ enum option_id {
     OPT_DEBUG_LEVEL,
     OPT_ARRAY,
     OPT_WARM,
+    OPT_CONDA,   /* WMLA's own environments are the host's Python, as they are for kernels; others are not supported yet */
     OPT_NOTE,    /* accepted, has no effect: a line in the launcher log */
     OPT_SILENT,  /* accepted, has no effect, by specification */
     OPT_REFUSED, /* not supported yet */
@@ -104,7 +105,7 @@ static const struct option_row table[] = {
     { .name = "data-source", .id = OPT_REFUSED, .class = CLASS_ANY },
     /* Python environment */
     { .name = "conda-home", .id = OPT_NOTE, .class = CLASS_ANY },
-    { .name = "conda-env-name", .id = OPT_REFUSED, .class = CLASS_TEXT },
+    { .name = "conda-env-name", .id = OPT_CONDA, .class = CLASS_TEXT },
     { .name = "conda-env-yaml", .id = OPT_REFUSED, .class = CLASS_TEXT },
     { .name = "conda-package", .id = OPT_REFUSED, .class = CLASS_TEXT },
     { .name = "python-version", .id = OPT_SILENT, .class = CLASS_ANY },
@@ -556,6 +557,11 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
     case OPT_DEBUG_LEVEL: return set_text(p, row, &o->debug_level, value);
     case OPT_ARRAY: return set_text(p, row, &o->array, value);
     case OPT_WARM: o->warm = true; return SHOAL_OK;
+    case OPT_CONDA:
+        if (strncmp(value, "dlipy", 5) != 0)
+            return not_yet(p, row->name);
+        note(p, arena_printf(p->arena, "--%s %.80s is the host's own Python here", row->name, value));
+        return SHOAL_OK;
     case OPT_NOTE:
         note(p, row->secret ? arena_printf(p->arena, "--%s has no effect here", row->name)
                             : arena_printf(p->arena, "--%s %.80s has no effect here", row->name, value));

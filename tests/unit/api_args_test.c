@@ -185,6 +185,8 @@ static const struct row rows[] = {
     { "a data source in args", P "--data-source=[{}]", NULL, "not supported yet: --data-source", UNS },
     /* Python environment */
     { "a conda home has no effect", P "--conda-home /opt/conda", NULL, "PyTorch main=m.py note", 0 },
+    { "the conda environment that WMLA ships", P "--conda-env-name dlipy3", NULL, "PyTorch main=m.py note", 0 },
+    { "an older one of its", P "--conda-env-name dlipy36-wmlce170", NULL, "PyTorch main=m.py note", 0 },
     { "a conda environment", P "--conda-env-name dl", NULL, "not supported yet: --conda-env-name", UNS },
     { "a conda environment without a name", P "--conda-env-name", NULL, "--conda-env-name: its value is missing", INV },
     { "a conda file", P "--conda-env-yaml e.yml", NULL, "not supported yet: --conda-env-yaml", UNS },
