@@ -146,6 +146,20 @@ static void env_common(struct agent *agent, struct agent_job *job, struct agent_
     put_env(t, "WMLA_WORKER_NDEVICE", "%u", job->spec.devices_per_worker == 0 ? 1 : job->spec.devices_per_worker);
 }
 
+/* This host's address, without port and brackets. */
+static void put_address(const struct agent *agent, struct agent_start_text *t, const char *name)
+{
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
+    size_t len;
+
+    shoal_address_text(agent->settings.address, text);
+    len = (size_t)(strrchr(text, ':') - text);
+    if (text[0] == '[')
+        put_env(t, name, "%.*s", (int)len - 2, text + 1);
+    else
+        put_env(t, name, "%.*s", (int)len, text);
+}
+
 static void call_link(const struct agent *agent, const struct agent_job *job, char path[AGENT_PATH_BYTES + 32])
 {
     agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
@@ -197,6 +211,8 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     put_env(t, "TASK_JOB_ID", "%s", job->text);
     put_env(t, "MSD_POD_NAME", "%s", run->task);
     put_env(t, "HOSTNAME", "%s", run->task);
+    put_address(agent, t, "MSD_POD_IP");
+    put_env(t, "MSD_WAIT_AFTER_FINISHED_IN_SEC", "0"); /* no task lingers */
     if (job->spec.elastic) {
         call_link(agent, job, path);
         put_env(t, SHOAL_ENV_CALL_BUNDLE, "%s", path);

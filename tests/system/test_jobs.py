@@ -41,6 +41,35 @@ def test_any_node_takes_a_job_and_gives_the_same_answer(mesh, script, tmp_path):
             assert result_of(mesh, host, job, tmp_path)["model/deep/answer.txt"] == b"42"
 
 
+ENVIRONMENT = """
+import json, os
+print(json.dumps([dict(os.environ), os.getcwd(), os.getuid(), os.getgid()]))
+"""
+
+
+def test_a_script_finds_the_variables_that_wmla_gives(mesh, script):
+    """What the training contract lists in its section 2.2.1 and the execs' in 4.15, for a job of one process without GPUs."""
+    job = submit(mesh, mesh.hosts[0], script(ENVIRONMENT), "--env", "MINE=1 2", "--env", "OMP_NUM_THREADS=3")
+    assert ended(mesh, job)["state"] == "FINISHED"
+    seen, folder, user, group = json.loads(log_of(mesh, mesh.hosts[0], job))
+    result, home = seen["RESULT_DIR"], seen["FABRIC_HOME"]
+    task = seen["MSD_POD_NAME"]
+    assert task.startswith(job)
+    want = {
+        "DATA_DIR": seen["DLI_DATA_FS"], "LOG_DIR": "%s/log/app.%s" % (result, task), "SAVED_MODEL_DIR": result + "/model",
+        "CHECKPOINT_DIR": result + "/checkpoint", "DLI_SHARED_FS": home, "DL_NFS_PATH": home, "DLI_FABRIC_HOME": home,
+        "DLI_EXECID": job, "APP_ID": job, "JOB_ID": job, "TASK_JOB_ID": job, "TASK_ID": seen["TASK_ID"], "DLI_WORK_DIR": folder,
+        "MODEL_PATH": folder, "PS_PATH": folder, "PWD": folder, "FRAME_WORK": "PyTorch", "DLI_CS_DATASTORE_META": "", "DATA_PATH": "",
+        "DLI_LOGGER_LEVEL": "info", "DLI_IS_ELASTIC": "false", "DLI_SUBMIT_USERNAME": "admin", "DLI_RUN_AS_USERNAME": "admin",
+        "DLI_RUN_AS_USERID": str(user), "DLI_RUN_AS_GROUPID": str(group), "USER": "admin", "CUDA_VISIBLE_DEVICES": "",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility", "TASK12N_DEVICE_TYPE": "cpu", "WMLA_NWORKER": "1",
+        "WMLA_WORKER_NDEVICE": "1", "HOSTNAME": task, "MSD_POD_IP": "127.0.0.1", "MSD_WAIT_AFTER_FINISHED_IN_SEC": "0",
+        "PYTHONUNBUFFERED": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "3", "MINE": "1 2"}
+    assert {name: seen.get(name) for name in want} == want
+    assert result == "%s/%s/batchworkdir/%s" % (seen["DLI_RESULT_FS"], "admin", job)
+    assert home + "/native" in seen["LD_LIBRARY_PATH"].split(":") and folder in seen["PYTHONPATH"].split(":")
+
+
 RECORDS = """
 from elog import ELog
 with ELog.open() as log:
