@@ -182,24 +182,34 @@ void workers_alive_remove(struct workers *workers, struct runner_link *runner, u
     }
 }
 
-/* False: it is to be told at once. */
-static bool end_keep(struct runner_link *runner, const struct shoal_runner_message *message)
+static struct runner_end end_of(const struct shoal_runner_message *message)
 {
-    struct runner_end *end;
+    struct runner_end end = { .worker_id = message->worker_id,
+                              .slot = message->slot,
+                              .status = message->status,
+                              .signalled = message->signalled };
 
+    memcpy(end.text, message->text, sizeof(end.text));
+    return end;
+}
+
+/* False: it is to be told at once. */
+static bool end_keep(struct runner_link *runner, const struct runner_end *end)
+{
     if (runner->reported || runner->spawns != 0 || runner->end_count + runner->alive_count >= SHOAL_RUNNER_WORKERS_MAX)
         return false;
     if (runner->ends == NULL)
         runner->ends = calloc(SHOAL_RUNNER_WORKERS_MAX, sizeof(*runner->ends));
     if (runner->ends == NULL)
         return false;
-    end = &runner->ends[runner->end_count++];
-    *end = (struct runner_end){ .worker_id = message->worker_id,
-                                .slot = message->slot,
-                                .status = message->status,
-                                .signalled = message->signalled };
-    memcpy(end->text, message->text, sizeof(end->text));
+    runner->ends[runner->end_count++] = *end;
     return true;
+}
+
+static void end_tell(struct workers *workers, const struct runner_end *end)
+{
+    worker_links_hear(workers, end->worker_id);
+    workers->options.on_exited(workers->options.arg, end->worker_id, end->status, end->signalled, end->text);
 }
 
 static void ends_tell(struct runner_link *runner)
@@ -207,11 +217,8 @@ static void ends_tell(struct runner_link *runner)
     struct workers *workers = runner->workers;
 
     for (size_t i = 0; i < runner->end_count; i++) {
-        const struct runner_end *end = &runner->ends[i];
-
-        worker_links_hear(workers, end->worker_id);
-        workers->options.on_exited(workers->options.arg, end->worker_id, end->status, end->signalled, end->text);
-        slot_watch(workers, end->slot);
+        end_tell(workers, &runner->ends[i]);
+        slot_watch(workers, runner->ends[i].slot);
     }
     runner->end_count = 0;
 }
@@ -367,39 +374,51 @@ static bool ended_before(const struct runner_link *runner, uint64_t worker_id)
     return runner->reported;
 }
 
-static void on_runner_message(struct runner_link *runner, const struct shoal_runner_message *message)
+static void on_runner_started(struct runner_link *runner, const struct shoal_runner_message *message)
 {
     struct workers *workers = runner->workers;
+    size_t at = 0;
 
-    runner->awaited--;
-    if (message->kind == SHOAL_RUNNER_STARTED) {
-        watch_death(runner, message);
-        for (size_t i = 0; i < runner->alive_count; i++)
-            if (runner->alive[i].worker_id == message->worker_id) {
-                runner->alive[i].pid = message->pid;
-                if (message->pid > 0)
-                    workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
-                return;
-            }
-        if (runner->alive_count < SHOAL_RUNNER_WORKERS_MAX)
-            runner->alive[runner->alive_count++] = (struct workers_alive){ .worker_id = message->worker_id,
-                                                                           .slot = message->slot,
-                                                                           .pid = message->pid,
-                                                                           .frozen = message->status == 1,
-                                                                           .freeze_at_ns = message->freeze_at_ns };
-        if (runner->reported && message->pid > 0)
-            workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
-    } else if (message->kind == SHOAL_RUNNER_EXITED && ended_before(runner, message->worker_id)) {
-        (void)0; /* its slot may be another's by now */
-    } else if (message->kind == SHOAL_RUNNER_EXITED) {
-        slot_watch(workers, message->slot);
-        workers_alive_remove(workers, runner, message->worker_id);
-        if (end_keep(runner, message))
+    while (at < runner->alive_count && runner->alive[at].worker_id != message->worker_id)
+        at++;
+    if (at == SHOAL_RUNNER_WORKERS_MAX)
+        return; /* whom we cannot know we do not watch either: nothing would end that before the page goes */
+    watch_death(runner, message);
+    if (at < runner->alive_count) {
+        runner->alive[at].pid = message->pid;
+    } else {
+        runner->alive[runner->alive_count++] = (struct workers_alive){ .worker_id = message->worker_id,
+                                                                       .slot = message->slot,
+                                                                       .pid = message->pid,
+                                                                       .frozen = message->status == 1,
+                                                                       .freeze_at_ns = message->freeze_at_ns };
+        if (!runner->reported)
             return;
-        worker_links_hear(workers, message->worker_id);
-        workers->options.on_exited(workers->options.arg, message->worker_id, message->status, message->signalled,
-                                   message->text);
     }
+    if (message->pid > 0)
+        workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
+}
+
+static void on_runner_exited(struct runner_link *runner, const struct shoal_runner_message *message)
+{
+    struct workers *workers = runner->workers;
+    struct runner_end end = end_of(message); /* what the worker said last may bring about orders, which take the message's place */
+
+    if (ended_before(runner, end.worker_id))
+        return; /* its slot may be another's by now */
+    slot_watch(workers, end.slot);
+    workers_alive_remove(workers, runner, end.worker_id);
+    if (!end_keep(runner, &end))
+        end_tell(workers, &end);
+}
+
+static void on_runner_message(struct runner_link *runner, const struct shoal_runner_message *message)
+{
+    runner->awaited--;
+    if (message->kind == SHOAL_RUNNER_STARTED)
+        on_runner_started(runner, message);
+    else if (message->kind == SHOAL_RUNNER_EXITED)
+        on_runner_exited(runner, message);
 }
 
 /* One datagram and maybe a descriptor; what else is passed is closed, since the padding of the space for one holds two.

@@ -42,6 +42,9 @@ struct fixture {
     unsigned asked;
     unsigned hellos, hellos_at_exit;
     bool answers; /* each HELLO, at once */
+    bool orders; /* something of worker 12, at each HELLO */
+    uint64_t exited;
+    int32_t exit_status;
 };
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)
@@ -55,10 +58,10 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
 {
     struct fixture *f = arg;
 
-    (void)worker_id;
-    (void)status;
     (void)signalled;
     (void)text;
+    f->exited = worker_id;
+    f->exit_status = status;
     f->exits++;
     f->hellos_at_exit = f->hellos;
     f->exits_before_runner += f->runners == 0;
@@ -96,6 +99,8 @@ static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
     assert_int_equal(worker_id, 11);
     assert_int_equal(message->kind, SHOAL_WORKER_HELLO);
     f->hellos++;
+    if (f->orders)
+        workers_renew(f->workers, 12, 1, 2);
     if (f->answers)
         workers_send(f->workers, worker_id, &call);
     return true;
@@ -525,6 +530,77 @@ static void what_a_worker_said_last_is_heard_before_its_end(void **state)
     turns(f);
 }
 
+/* Workers 11 and 12 run. */
+static void play_runner_of_two(struct fixture *f)
+{
+    struct shoal_runner_message *welcome;
+
+    f->knows = true;
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+    welcome->status = 2;
+    say(f, welcome, f->page_fd);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, 4711), -1);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 12, 1, 4712), -1);
+    turns(f);
+}
+
+/* The core answers it with an order to the same runner, before the end is told. */
+static void an_end_is_told_of_the_worker_that_has_ended(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_runner_message *exited;
+    int worker;
+
+    play_runner_of_two(f);
+    worker = say_hello(f);
+    f->orders = true;
+    exited = fresh(SHOAL_RUNNER_EXITED, 11, 0, 4711);
+    exited->status = 7;
+    say(f, exited, -1);
+    say_later = true;
+    say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    turns(f);
+    assert_int_equal(f->hellos_at_exit, 2);
+    assert_int_equal(f->exits, 1);
+    assert_int_equal(f->exited, 11);
+    assert_int_equal(f->exit_status, 7);
+    (void)close(worker);
+    turns(f);
+}
+
+/* The watch over deaths looks into the runner's page, which goes with it; the next one that it looks into shows that it lives. */
+static void a_worker_too_many_is_not_watched(void **state)
+{
+    struct fixture *f = *state;
+    void *gap = NULL;
+
+    for (unsigned runner = 0; runner < 2; runner++) {
+        workers_reattach(f->workers, on_reattached, f);
+        f->agent = accept(f->listener, NULL, NULL);
+        say(f, fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1), f->page_fd);
+        turns(f);
+        for (unsigned i = 0; runner == 0 && i <= SHOAL_RUNNER_WORKERS_MAX; i++) {
+            say(f, fresh(SHOAL_RUNNER_STARTED, 11 + i, 0, 4711), -1);
+            turns(f);
+        }
+        if (runner == 1)
+            break;
+        (void)close(f->agent);
+        f->agent = -1;
+        turns(f);
+        assert_int_equal(f->exits, SHOAL_RUNNER_WORKERS_MAX);
+        gap = mmap(NULL, sizeof(*f->page), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); /* where the page was */
+    }
+    atomic_store(&f->page->slots[1].robust, 1); /* held */
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 1, 4711), -1);
+    while ((atomic_load(&f->page->slots[1].robust) & FUTEX_WAITERS) == 0)
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    (void)munmap(gap, sizeof(*f->page));
+}
+
 /* An agent that starts again must not take workers for dead of whom the runner has not spoken yet. */
 static void all_of_a_runner_is_heard_before_it_is_told(void **state)
 {
@@ -786,6 +862,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_second_descriptor_of_a_runner_is_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_connections_take_no_place_from_workers, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_worker_said_last_is_heard_before_its_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_end_is_told_of_the_worker_that_has_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_too_many_is_not_watched, setup, teardown),
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives, setup,
                                         teardown),
