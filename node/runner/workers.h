@@ -69,6 +69,7 @@ SHOAL_MUST_CHECK enum shoal_err workers_start(struct workers *workers, struct sh
                                               const struct shoal_runner_start *start, struct shoal_msg *msg);
 /* A worker that was to be started there never is: on_slot_idle follows, as after a worker's end. */
 void workers_slot_left(struct workers *workers, uint32_t slot);
+/* An order calls nobody back, since whoever gives it is in a step: that a runner takes none any more is told in a later turn. */
 void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_at_ns, uint64_t kill_at_ns);
 void workers_freeze(struct workers *workers, uint64_t worker_id);
 void workers_thaw(struct workers *workers, uint64_t worker_id);

@@ -724,6 +724,10 @@ enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, u
 
 void workers_slot_left(struct workers *workers, uint32_t slot) { slot_watch(workers, slot); }
 
+/* It takes no order: its reader finds the end in the next turn. Not here, where what its workers said last would be told within the
+ * step of the core that gives the order. */
+static void runner_hang_up(struct runner_link *runner) { (void)shutdown(runner->fd, SHUT_RDWR); }
+
 static void order(struct workers *workers, uint8_t kind, uint64_t worker_id, uint64_t a, uint64_t b)
 {
     struct runner_link *runner = runner_of_worker(workers, worker_id);
@@ -739,7 +743,7 @@ static void order(struct workers *workers, uint8_t kind, uint64_t worker_id, uin
         workers->command.grace_ns = a;
     }
     if (command_send(workers, runner, &msg) != SHOAL_OK)
-        workers_runner_lost(runner);
+        runner_hang_up(runner);
 }
 
 void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_at_ns, uint64_t kill_at_ns)
@@ -778,7 +782,7 @@ void workers_close(struct workers *workers, struct shoal_job_id job)
     if (command_send(workers, runner, &msg) == SHOAL_OK)
         runner->closing = true;
     else
-        workers_runner_lost(runner);
+        runner_hang_up(runner);
 }
 
 const struct shoal_control_page *workers_page(const struct workers *workers, struct shoal_job_id job)

@@ -42,7 +42,8 @@ struct fixture {
     unsigned asked;
     unsigned hellos, hellos_at_exit;
     bool answers; /* each HELLO, at once */
-    bool orders; /* something of worker 12, at each HELLO */
+    bool orders;  /* something of worker 12, at each HELLO */
+    bool ordering; /* an order is being given: nobody is called */
     uint64_t exited;
     int32_t exit_status;
 };
@@ -60,6 +61,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
 
     (void)signalled;
     (void)text;
+    assert_false(f->ordering);
     f->exited = worker_id;
     f->exit_status = status;
     f->exits++;
@@ -98,6 +100,7 @@ static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
     (void)job;
     assert_int_equal(worker_id, 11);
     assert_int_equal(message->kind, SHOAL_WORKER_HELLO);
+    assert_false(f->ordering);
     f->hellos++;
     if (f->orders)
         workers_renew(f->workers, 12, 1, 2);
@@ -571,6 +574,32 @@ static void an_end_is_told_of_the_worker_that_has_ended(void **state)
     turns(f);
 }
 
+/* It is given within a step of the core, which hears nothing meanwhile: neither ends nor what a worker said last. */
+static void an_order_that_finds_no_runner_calls_nobody(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_job_id job;
+    int worker;
+
+    assert_true(shoal_job_id_parse(JOB, &job));
+    play_runner_of_two(f);
+    worker = say_hello(f);
+    say_later = true;
+    say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    (void)close(f->agent);
+    f->agent = -1;
+    f->ordering = true;
+    workers_renew(f->workers, 11, 1, 2);
+    workers_close(f->workers, job);
+    f->ordering = false;
+    turns(f);
+    assert_int_equal(f->exits, 2);
+    assert_int_equal(f->hellos_at_exit, 2);
+    (void)close(worker);
+    turns(f);
+}
+
 /* The watch over deaths looks into the runner's page, which goes with it; the next one that it looks into shows that it lives. */
 static void a_worker_too_many_is_not_watched(void **state)
 {
@@ -863,6 +892,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(silent_connections_take_no_place_from_workers, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_worker_said_last_is_heard_before_its_end, setup, teardown),
         cmocka_unit_test_setup_teardown(an_end_is_told_of_the_worker_that_has_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_order_that_finds_no_runner_calls_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(a_worker_too_many_is_not_watched, setup, teardown),
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives, setup,
