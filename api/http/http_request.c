@@ -818,6 +818,7 @@ void http_stream_write(struct http_request *request, struct shoal_view bytes, ht
         http_call_later(request, next);
         return;
     }
+    http_request_hold(request); /* H6 */
     if (request->chunked) {
         (void)snprintf(size, sizeof(size), "%zx\r\n", bytes.len);
         err = shoal_buf_append(&piece, size, strlen(size));
@@ -836,6 +837,7 @@ void http_stream_write(struct http_request *request, struct shoal_view bytes, ht
         drop(request);
         http_call_later(request, next);
     }
+    http_request_release(request);
 }
 
 void http_stream_end(struct http_request *request)

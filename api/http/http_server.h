@@ -9,7 +9,9 @@
  * H3. A request whose connection is gone (conn == NULL) may go on; what it answers is dropped.
  * H4. Each request is answered at most once; every handler path answers.
  * H5. Bodies are handled up to SHOAL_HTTP_TURN_BODIES_BYTES in a turn, or one that is larger, and as many messages of streams:
- *     however many clients send their last bytes at once, no turn is long. */
+ *     however many clients send their last bytes at once, no turn is long.
+ * H6. An answer, and any part of one, may close its client's connection, which lets go of the request, and those of other clients,
+ *     which ends theirs: nothing of a request is touched after it, unless it is held. */
 #ifndef API_HTTP_SERVER_H
 #define API_HTTP_SERVER_H
 

@@ -236,18 +236,20 @@ static void events_start(struct asking *a)
     http_stream_start(a->request, 200, EVENTS, HTTP_LENGTH_UNKNOWN);
 }
 
+/* H6 of http_server.h: a write that gives the connection up calls on_gone(), which lets go of the request. */
 static void on_piece(void *arg, struct shoal_view piece)
 {
     struct asking *a = arg;
+    struct http_request *request = a->request;
 
+    http_request_hold(request);
     if (!a->started)
         events_start(a);
-    if (a->request->conn == NULL)
-        return; /* it went while the head was written */
-    if (!put_event(a, piece))
-        http_stream_abort(a->request);
-    else if (!a->writing)
+    if (request->conn != NULL && !put_event(a, piece))
+        http_stream_abort(request);
+    else if (request->conn != NULL && !a->writing)
         write_out(a);
+    http_request_release(request);
 }
 
 static bool put_error_event(struct asking *a, int status, const char *text)
@@ -309,10 +311,12 @@ static void on_inferred(void *arg, enum shoal_err err, const struct shoal_msg *m
 
     a->over = true;
     /* A client that wants OpenAI's events gets them, of a kernel that answers in one piece too. */
-    if (!a->started && a->events && a->asker == ASKER_OPENAI && err == SHOAL_OK && inferred->status < 400)
-        events_start(a);
-    if (a->started) {
+    if (a->started || (a->events && a->asker == ASKER_OPENAI && err == SHOAL_OK && inferred->status < 400)) {
+        http_request_hold(request); /* as in on_piece() */
+        if (!a->started)
+            events_start(a);
         events_over(a, err, msg->text, inferred);
+        http_request_release(request);
         return;
     }
     request->gone = NULL;

@@ -533,15 +533,35 @@ static void fake_curve(void *ctx, const struct shoal_user *caller, const char *i
                                ",\"calls\":[]}"));
 }
 
-/* One service, "echo": it answers what it is asked. */
+static uint64_t infer_number, infer_cancelled; /* the last of each */
+
+/* One piece of an answer that is more than clients may leave with the server. */
+static void pour(const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
+{
+    const struct shoal_inferred whole = { 200, 0, "", { 0 } };
+    const size_t len = SHOAL_HTTP_HELD_BYTES_MAX + SHOAL_MIB;
+    uint8_t *bytes = calloc(1, len);
+    struct shoal_msg msg = { "" };
+
+    SHOAL_ASSERT(bytes != NULL && infer->piece != NULL);
+    infer->piece(arg, shoal_view_of(bytes, len));
+    free(bytes);
+    if (infer_cancelled != infer_number)
+        done(arg, SHOAL_OK, &msg, &whole);
+}
+
+/* Two services: "echo" answers what it is asked, "pour" in one large piece. */
 static void fake_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
 {
     struct shoal_inferred inferred = { 200, infer->header_len, infer->content_type, infer->body };
     struct shoal_msg msg = { "" };
 
     (void)ctx;
+    infer->number = ++infer_number;
     if (strcmp(infer->model, "echo") == 0)
         done(arg, SHOAL_OK, &msg, &inferred);
+    else if (strcmp(infer->model, "pour") == 0)
+        pour(&(struct shoal_infer){ .piece = infer->piece }, done, arg);
     else
         done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", infer->model), &msg, NULL);
 }
@@ -556,7 +576,7 @@ static void fake_infer_more(void *ctx, uint64_t number, size_t bytes)
 static void fake_infer_cancel(void *ctx, uint64_t number)
 {
     (void)ctx;
-    (void)number;
+    infer_cancelled = number;
 }
 
 static void fake_runtimes(void *ctx, const struct shoal_user *caller, shoal_backend_text_fn *done, void *arg)

@@ -118,6 +118,21 @@ def test_a_call_of_grpc_that_ends_at_once_harms_nobody(tmp_path, method, path, b
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
+def test_a_client_whose_events_are_too_much_loses_its_connection_alone(tmp_path, version):
+    """The write that gives its connection up ends its request, which is not touched after that: what was freed is filled as above."""
+    server = Server(tmp_path / "data", tls=False, MALLOC_PERTURB_="165")
+    try:
+        command = ["curl", "-s", version, "-u", "ada:secret", "-H", "Accept: text/event-stream", "-d", "{}", "-o", "/dev/null",
+                   server.url("/v2/models/pour/infer")]
+        assert subprocess.run(command, timeout=60).returncode != 0
+        with server.client() as client:
+            client.ask(1)
+            assert client.status(1) == 200
+    finally:
+        assert server.stop() == 0
+
+
 def test_requests_at_once_on_one_connection(client):
     for stream in range(1, 199, 2):
         client.ask(stream, "/healthz" if stream % 4 == 1 else "/nope")
