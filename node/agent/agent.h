@@ -143,6 +143,7 @@ struct agent_job {
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* as a host that is none of them was told */
     unsigned guardian_count;
     enum agent_files files; /* of the submitted code */
+    struct unpacking *unpacking; /* of it, under way; NULL: none */
     uint32_t code_whole;    /* files of it that were unpacked, whose content nobody has changed; 0: not known */
     uint32_t code_files;    /* of the submitted code: they do not count as the job's */
     char over[200];         /* it has written too much, so it is ended here, and why; "": it has not */

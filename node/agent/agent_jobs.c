@@ -128,7 +128,7 @@ static void set_result_dir(const struct agent *agent, struct agent_job *job)
 struct unpacking {
     uv_work_t work;
     struct agent *agent;
-    struct agent_job *job;
+    struct agent_job *job; /* NULL: it is gone, and nobody waits for its files */
     char bundle[AGENT_PATH_BYTES];
     char target[AGENT_PATH_BYTES + 32];
     enum shoal_err err;
@@ -228,31 +228,39 @@ static void files_done(struct agent *agent, struct agent_job *job, enum shoal_er
     start_waiting(agent, job);
 }
 
+static void unpacking_end(struct unpacking *u, enum shoal_err err, const char *text)
+{
+    struct agent_job *job = u->job;
+
+    if (job != NULL)
+        job->unpacking = NULL;
+    if (job != NULL && !u->agent->stopping)
+        files_done(u->agent, job, err, text);
+    free(u);
+}
+
 static void unpacked(uv_work_t *work, int status)
 {
     struct unpacking *u = work->data;
     struct agent_job *job = u->job;
 
     (void)status;
-    if (u->err == SHOAL_OK && !find_main(job, u->target))
+    if (job != NULL && u->err == SHOAL_OK && !find_main(job, u->target))
         u->err = shoal_fail(&u->msg, SHOAL_ERR_NOT_FOUND, "the main file %s is not among the submitted files",
                             job->spec.main_file);
-    if (u->info.entries > 0)
+    if (job != NULL && u->info.entries > 0)
         job->code_files = u->info.entries;
-    job->code_whole = u->whole;
-    if (!u->agent->stopping)
-        files_done(u->agent, job, u->err, u->msg.text);
-    free(u);
+    if (job != NULL)
+        job->code_whole = u->whole;
+    unpacking_end(u, u->err, u->msg.text);
 }
 
 static void on_bundle(void *arg, enum shoal_err err, const char *path_or_text)
 {
     struct unpacking *u = arg;
 
-    if (err != SHOAL_OK || u->agent->stopping) {
-        if (!u->agent->stopping)
-            files_done(u->agent, u->job, err, path_or_text);
-        free(u);
+    if (err != SHOAL_OK || u->agent->stopping || u->job == NULL) {
+        unpacking_end(u, err, path_or_text);
         return;
     }
     (void)snprintf(u->bundle, sizeof(u->bundle), "%s", path_or_text);
@@ -282,6 +290,7 @@ static void fetch_files(struct agent *agent, struct agent_job *job)
     u->agent = agent;
     u->job = job;
     u->whole = job->code_whole;
+    job->unpacking = u;
     (void)snprintf(u->target, sizeof(u->target), "%s", code);
     agent_materialise(agent, job->id, job->spec.bundle_hash, on_bundle, u);
 }
@@ -368,6 +377,8 @@ static void job_free(struct agent *agent, struct agent_job *job)
 {
     agent_ledger_close(job);
     agent_tree_stop(job);
+    if (job->unpacking != NULL)
+        job->unpacking->job = NULL;
     for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
         if (agent->jobs[i] == job)
             agent->jobs[i] = NULL;

@@ -3,8 +3,10 @@
 #include "shoal/crypto.h"
 
 #include "node/agent/agent.h"
+#include "node/runner/workers_state_uv.h"
 
 #include "loop_test.h"
+#include "no_env.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -190,6 +192,37 @@ static void test_what_is_being_put_for_a_job_that_goes_is_held_by_nobody(void **
     assert_int_equal(held(f), 1);
 }
 
+/* It is ended and archived within the time that its files take to come. */
+static void test_files_that_come_for_a_job_that_is_gone_are_no_other_jobs(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_sched_options options = { .self = { { 1 } }, .env = { .hash = no_hash, .verify = no_verify }, .groups_max = 4 };
+    struct shoal_job_spec spec = { .framework = "PyTorch", .creator = "ada", .main_file = "main.py", .workers_min = 1, .workers_max = 1 };
+    static uint8_t bytes[SHOAL_JOB_SPEC_BYTES_MAX];
+    struct agent_job *other;
+    size_t len;
+
+    (void)snprintf(f->agent->settings.data, sizeof(f->agent->settings.data), "%s", f->dir);
+    shoal_rand_init(&options.chance, 1);
+    assert_int_equal(shoal_sched_create(&f->agent->sched, &options), SHOAL_OK);
+    f->agent->workers = calloc(1, sizeof(*f->agent->workers)); /* none runs */
+    agent_serve_create(f->agent);
+    spec.bundle_hash = put(f, job_a, 1);
+    spec.bundle_bytes = 8;
+    RUN_AGENT_UNTIL(f, held(f) == 1);
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
+    agent_job_open(f->agent, job_a, 1, shoal_view_of(bytes, len));
+    assert_true(queued(f) > 0);
+    agent_job_archived(f->agent, job_a, true);
+    other = agent_job_need(f->agent, job_b); /* perhaps where the first one was */
+    RUN_AGENT_UNTIL(f, queued(f) == 0);
+    assert_int_equal(other->files, AGENT_FILES_NONE);
+    agent_job_archived(f->agent, job_b, true);
+    shoal_sched_destroy(f->agent->sched);
+    free(f->agent->workers);
+    free(f->agent->serve);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +230,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_who_asks_for_one_that_waits_gets_it, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_cut_puts_and_an_end_drops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_being_put_for_a_job_that_goes_is_held_by_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_files_that_come_for_a_job_that_is_gone_are_no_other_jobs, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
