@@ -85,11 +85,8 @@ static void unlink_late(struct late *late)
     free(late);
 }
 
-static void tell_waiters(struct late *late, enum shoal_err err, const char *text)
+static void tell_waiters(struct waiter *waiter, enum shoal_err err, const char *text)
 {
-    struct waiter *waiter = late->waiters;
-
-    late->waiters = NULL;
     while (waiter != NULL) {
         struct waiter *next = waiter->next;
 
@@ -99,15 +96,11 @@ static void tell_waiters(struct late *late, enum shoal_err err, const char *text
     }
 }
 
-static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+/* It may be gone after that. */
+static void put_ended(struct late *late, enum shoal_err err, const char *text)
 {
-    struct late *late = arg;
-
-    (void)hash;
-    (void)bytes;
     late->putting = false;
     bundles.waiting++;
-    tell_waiters(late, err, err == SHOAL_OK ? "" : msg->text);
     if (late->let_go && err == SHOAL_OK &&
         shoal_blobs_release(late->agent->blobs, late->job, late->hash, NULL, NULL) != SHOAL_OK) {
         bundles.came_ms = uv_now(&late->agent->loop);
@@ -119,8 +112,22 @@ static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, s
     }
     bundles.came_ms = uv_now(&late->agent->loop); /* not again at once */
     if (!late->said)
-        agent_log(late->agent, "an inline bundle is not in the blob store yet: %s", msg->text);
+        agent_log(late->agent, "an inline bundle is not in the blob store yet: %s", text);
     late->said = true;
+}
+
+/* Who waits is told last: it may ask for the bundle anew, or end its job. */
+static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+{
+    struct late *late = arg;
+    struct waiter *waiters = late->waiters;
+    const char *text = err == SHOAL_OK ? "" : msg->text;
+
+    (void)hash;
+    (void)bytes;
+    late->waiters = NULL;
+    put_ended(late, err, text);
+    tell_waiters(waiters, err, text);
 }
 
 static enum shoal_err put_now(struct late *late)

@@ -27,6 +27,7 @@ struct fixture {
     bool stopped;
     unsigned told;
     enum shoal_err err;
+    bool drops; /* the first job's group goes when it is told */
 };
 
 static const struct shoal_job_id job_a = { { 1 } }, job_b = { { 2 } };
@@ -40,6 +41,8 @@ static void on_asked(void *arg, enum shoal_err err, const char *text)
     (void)text;
     f->told++;
     f->err = err;
+    if (f->drops)
+        agent_bundle_drop(job_a);
 }
 
 static int setup(void **state)
@@ -158,6 +161,18 @@ static void test_who_asks_for_one_that_waits_gets_it(void **state)
     assert_int_equal(held(f), 2);
 }
 
+static void test_who_asks_may_bring_about_the_end_of_the_group(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_hash first = put(f, job_a, 1);
+
+    f->drops = true;
+    assert_true(agent_bundle_now(first, on_asked, f));
+    assert_true(agent_bundle_now(first, on_asked, f));
+    RUN_AGENT_UNTIL(f, f->told == 2);
+    assert_int_equal(f->err, SHOAL_OK);
+}
+
 static void test_a_cut_puts_and_an_end_drops(void **state)
 {
     struct fixture *f = *state;
@@ -228,6 +243,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_of_a_burst_all_but_the_first_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_asks_for_one_that_waits_gets_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_who_asks_may_bring_about_the_end_of_the_group, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_cut_puts_and_an_end_drops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_being_put_for_a_job_that_goes_is_held_by_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(test_files_that_come_for_a_job_that_is_gone_are_no_other_jobs, setup, teardown),
