@@ -157,6 +157,14 @@ static uint32_t follow_load(struct scale_state *state, const struct shoal_job *j
     return want;
 }
 
+/* As it is after a step of the core, which may have ended its group. NULL: it has. */
+static const struct shoal_job *job_now(const struct scale_state *state)
+{
+    const struct shoal_job *job = shoal_sched_job(state->agent->sched, state->job);
+
+    return job == NULL || job->tasks == NULL ? NULL : job;
+}
+
 static void look_current(struct scale_state *state, const struct shoal_job *job,
                          const struct shoal_mesh_service *service)
 {
@@ -164,7 +172,8 @@ static void look_current(struct scale_state *state, const struct shoal_job *job,
     state->woken = false;
     tell_floor(state, floor_of(state),
                has_canary(state, service) ? (uint8_t)state->knobs.canary : 0);
-    if (!state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
+    job = job_now(state);
+    if (job == NULL || !state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
         return; /* it is stopped, or its number is fixed */
     (void)follow_load(state, job, state->knobs.kernels_min);
 }
@@ -227,13 +236,18 @@ static void look_other(struct scale_state *state, const struct shoal_job *job,
     read_knobs(state, job);
     if (has_canary(state, service)) {
         tell_floor(state, state->knobs.kernels_min, 0);
-        (void)follow_load(state, job, state->knobs.kernels_min == 0 ? 1 : state->knobs.kernels_min);
+        job = job_now(state);
+        if (job != NULL)
+            (void)follow_load(state, job, state->knobs.kernels_min == 0 ? 1 : state->knobs.kernels_min);
         return;
     }
     if (state->canary_told > 0) /* it was the current one */
         tell_floor(state, floor_of(state), 0);
     else
         tell_floor(state, state->floor_ns == 0 ? UINT32_MAX : state->floor_told, 0);
+    job = job_now(state);
+    if (job == NULL)
+        return;
     backend_serving_tally(state->all, state->job, &tally);
     if (job->tasks->replicas == 0) /* a host's word of what its kernels have may be older than their end */
         state->woken = tally.held > 0;

@@ -25,6 +25,8 @@ static struct {
     uint8_t replicas;
     char document[64];
     bool edited_meanwhile;
+    bool ends; /* the group of version one, within the next step */
+    bool ended;
 } f;
 
 /* ---- What the file under test asks ---- */
@@ -51,7 +53,9 @@ const struct shoal_mesh_service *shoal_mesh_service_at(const struct shoal_mesh *
 const struct shoal_job *shoal_sched_job(const struct shoal_sched *sched, struct shoal_job_id id)
 {
     (void)sched;
-    return shoal_job_id_equal(id, f.one.id) ? &f.one : &f.two;
+    if (!shoal_job_id_equal(id, f.one.id))
+        return &f.two;
+    return f.ended ? NULL : &f.one;
 }
 
 bool shoal_sched_group_find(const struct shoal_sched *sched, struct shoal_job_id id, struct shoal_sched_group_status *status)
@@ -102,6 +106,11 @@ void agent_event(struct agent *agent, struct shoal_sched_event *event)
 {
     (void)agent;
     assert_int_equal(event->kind, SHOAL_SCHED_FLOOR);
+    if (!f.ends || !shoal_job_id_equal(event->u.floor.job, f.one.id))
+        return;
+    free(f.one.tasks);
+    f.one.tasks = NULL;
+    f.ended = true;
 }
 
 void backend_service_find(struct agent *agent, const char *name, bool fresh, backend_service_fn *done, void *arg)
@@ -213,6 +222,14 @@ static void test_a_mesh_group_that_does_not_answer_is_asked_again(void **state)
     looks(2, 1);
 }
 
+static void test_a_group_that_ends_while_it_is_told_is_left(void **state)
+{
+    (void)state;
+    f.ends = true;
+    looks(0, 0);
+    assert_true(f.ended);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +237,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_copy_of_the_mesh_from_before_a_roll_back_takes_nothing, begin, end),
         cmocka_unit_test_setup_teardown(test_a_version_that_was_edited_while_the_name_was_read_is_looked_at_again, begin, end),
         cmocka_unit_test_setup_teardown(test_a_mesh_group_that_does_not_answer_is_asked_again, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_group_that_ends_while_it_is_told_is_left, begin, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
