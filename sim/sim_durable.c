@@ -3,7 +3,8 @@
  * D1. Whoever begins to lead a term has the votes of a majority, each flushed (Raft 5.1, 5.2). The first term of a
  *     founding has no votes: its leader is named in the ticket (PROTOCOLS 2.2).
  * D2. What a leader takes for committed is flushed on a majority of the group.
- * D3. A submit that is answered is flushed on a majority of the job's guardians.
+ * D3. A submit that is answered is flushed on a majority of the job's guardians, as whoever is furthest ahead knows them: a
+ *     host that stood still may say so when all that it knew of have handed the job on.
  * D4. Two logs that hold an entry of the same index and term hold the same entry there (Raft 5.3).
  * D5. The vote of a term, once flushed, stays; terms do not go back.
  * A host that was destroyed counts as one that holds everything: what it held cannot be looked up any more. While the
@@ -103,6 +104,17 @@ void sim_check_flushed(struct sim_host *host, const struct shoal_sched_group_sta
                  status->commit_voters);
 }
 
+/* The group as whoever has applied most of it knows it. */
+static void newest_status(const struct sim *sim, struct shoal_job_id job, struct shoal_sched_group_status *status)
+{
+    struct shoal_sched_group_status other;
+
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        if (sim->hosts[i].sched != NULL && shoal_sched_group_find(sim->hosts[i].sched, job, &other) && other.founded &&
+            other.applied > status->applied)
+            *status = other;
+}
+
 /* D3. */
 void sim_check_told(struct sim *sim, uint32_t at, struct shoal_job_id job)
 {
@@ -114,6 +126,7 @@ void sim_check_told(struct sim *sim, uint32_t at, struct shoal_job_id job)
         return; /* it was told by another, who has the group */
     if (index != UINT32_MAX && sim->jobs[index].ended)
         return; /* it ran: a host that stood still says so after the others have put the job into the archive */
+    newest_status(sim, job, &status);
     count = holders(sim, &status, 2);
     if (count < majority(status.commit_voters))
         sim_fail(sim, "%s says that a job is submitted, which %u of %u guardians have flushed", sim->hosts[at].name,

@@ -105,7 +105,8 @@ bool shoal_sched_deleted_at(const struct shoal_sched *sched, size_t i, struct sh
 size_t shoal_sched_archive_hosts(const struct shoal_sched *sched, struct shoal_job_id id,
                                  struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES]);
 
-/* Nothing is left to be moved off this node: it guards no group, and no worker has a slot of it. `text`: what is. */
+/* Nothing is left to be moved off this node: no worker has a slot of it, it leads nothing, and of what it guards the others
+ * could not take more, and decide without it. `text`: what is left. */
 bool shoal_sched_is_empty(const struct shoal_sched *sched, char *text, size_t cap);
 
 struct shoal_sched_stats {

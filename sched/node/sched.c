@@ -677,12 +677,25 @@ void shoal_sched_stats(const struct shoal_sched *s, struct shoal_sched_stats *st
         stats->groups_led += s->groups[i]->leads ? 1 : 0;
 }
 
+/* U5. */
+static bool is_spared(const struct shoal_sched *s, const struct sched_group *g)
+{
+    struct shoal_sched_group_status status;
+
+    SHOAL_ASSERT(g->raft != NULL);
+    status_of(g, &status);
+    return !status.leads && status.founded && !status.stopped && !status.changing &&
+           sched_keep_spares(s, status.guardians, status.voters);
+}
+
 bool shoal_sched_is_empty(const struct shoal_sched *s, char *text, size_t cap)
 {
-    size_t groups = s->group_count + shoal_sched_parked_count(s);
+    size_t groups = sched_park_count_unspared(s);
     struct shoal_slot_status slot;
     unsigned used = 0;
 
+    for (size_t i = 0; i < s->group_count; i++)
+        groups += is_spared(s, s->groups[i]) ? 0 : 1;
     for (uint32_t i = 0; i < shoal_slots_count(s->slots.core); i++) {
         shoal_slots_slot(s->slots.core, i, &slot);
         used += slot.state != SHOAL_SLOT_FREE ? 1 : 0;

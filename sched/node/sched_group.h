@@ -220,5 +220,7 @@ bool sched_is_broken(const struct sched_group *g, struct shoal_node_id node); /*
 /* sched_keep.c */
 void sched_keep(struct shoal_sched *s, struct sched_group *g);
 void sched_keep_all(struct shoal_sched *s); /* nodes came or went */
+/* U5, as a drained host sees it: nobody could take its place, and those that stay are a majority without it. */
+bool sched_keep_spares(const struct shoal_sched *s, const struct shoal_node_id *voters, unsigned count);
 
 #endif

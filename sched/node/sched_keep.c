@@ -13,7 +13,9 @@
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
  *     again.
  * U5. A guardian on a host that is drained is replaced at once, and votes until then; a leader there first hands its
- *     office to another voter.
+ *     office to another voter. Where nobody can take its place it stays one as long as the others are a majority
+ *     without it: they decide as well when it has left, and a group made smaller before could lose another meanwhile
+ *     (docs/decisions/0080).
  * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group.
  * U6. A mesh group of one that two hosts could join waits for the others that come in the same second and no longer:
  *     until then the loss of that one host leaves a mesh that can decide nothing (docs/decisions/0030).
@@ -29,17 +31,25 @@
 #define FIRST_GROWTH_NS (1 * SHOAL_S)
 #define CAUGHT_UP_ENTRIES 8
 
+/* The worse goes first. */
+enum loss {
+    LOSS_SILENT,  /* it may come back */
+    LOSS_DRAINED, /* it votes until it leaves */
+    LOSS_GONE,    /* it votes no more: see U2 */
+};
+
 struct census {
     struct shoal_raft_progress list[SHOAL_GROUP_NODES_MAX];
     size_t count;
     unsigned voters;
     unsigned heard; /* voters, this node too, that are not silent and have answered this leader */
     unsigned learners;
+    unsigned staying;      /* voters that are neither drained nor gone for good */
     int lost;              /* a voter to replace, or -1 */
+    enum loss loss;        /* how it is lost */
     bool lost_heard;       /* it is counted in `heard`: drained, or on its way out */
     bool unanswered;       /* some voter that is not silent has not answered this leader yet */
-    uint64_t good_ns;      /* when the lost one is lost for good, if it stays silent */
-    bool lost_for_good;    /* it votes no more: see U2 */
+    uint64_t good_ns;      /* when the first silent one is lost for good, if it stays silent; SCHED_NEVER: none is */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
     unsigned available;    /* nodes that could be members, members included */
 };
@@ -85,18 +95,33 @@ static bool has_answered(const struct shoal_sched *s, const struct shoal_raft_pr
     return sched_is_self(s, voter->member.id.node) || voter->match > 0;
 }
 
-/* Notes the loss of member `i`, unless a worse one is noted: one lost for good goes before others, which may come back. */
+static enum loss loss_of(const struct shoal_sched *s, const struct sched_group *g,
+                         const struct shoal_raft_member *member)
+{
+    if (sched_is_self(s, member->id.node))
+        return LOSS_SILENT;
+    if (sched_gone_for_good(s, member->id.node) || sched_is_broken(g, member->id.node) || was_wiped(s, member))
+        return LOSS_GONE;
+    return sched_is_draining(s, member->id.node) ? LOSS_DRAINED : LOSS_SILENT;
+}
+
+/* Notes the loss of member `i`, unless one as bad is noted. */
 static void take_loss(const struct shoal_sched *s, const struct sched_group *g, struct census *c, int i,
                       uint64_t loss_ns)
 {
-    bool for_good = loss_ns == 0 || was_wiped(s, &c->list[i].member);
+    const struct shoal_raft_member *member = &c->list[i].member;
+    uint64_t silent_ns = sched_is_self(s, member->id.node) ? 0 : sched_silent_since(s, member->id.node);
+    enum loss loss = loss_of(s, g, member);
 
-    if (s->now < loss_ns || (c->lost >= 0 && (c->lost_for_good || !for_good)))
+    if (loss == LOSS_SILENT && !sched_is_draining(s, member->id.node))
+        c->staying++;
+    if (loss != LOSS_GONE && silent_ns != 0)
+        c->good_ns = sched_sooner(c->good_ns, silent_ns + s->options.lost_ns);
+    if (s->now < loss_ns || (c->lost >= 0 && c->loss >= loss))
         return;
     c->lost = i;
-    c->lost_for_good = for_good;
-    c->lost_heard = is_heard(s, g, &c->list[i].member) && has_answered(s, &c->list[i]);
-    c->good_ns = sched_silent_since(s, c->list[i].member.id.node) + s->options.lost_ns;
+    c->loss = loss;
+    c->lost_heard = is_heard(s, g, member) && has_answered(s, &c->list[i]);
 }
 
 static bool in_census(const struct census *c, struct shoal_node_id node)
@@ -130,7 +155,7 @@ static bool may_join(const struct shoal_sched *s, const struct sched_group *g, c
 static void count_members(const struct shoal_sched *s, const struct sched_group *g, struct census *c)
 {
     SHOAL_ASSERT(g->leads); /* U3: only a leader keeps */
-    *c = (struct census){ .lost = -1, .next_loss_ns = SCHED_NEVER };
+    *c = (struct census){ .lost = -1, .good_ns = SCHED_NEVER, .next_loss_ns = SCHED_NEVER };
     c->count = shoal_raft_progress(g->raft, c->list, SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < c->count; i++) {
         const struct shoal_raft_member *member = &c->list[i].member;
@@ -360,10 +385,44 @@ static uint64_t patience_ns(const struct shoal_sched *s, const struct sched_grou
                                                                   : s->options.grow_ns;
 }
 
+/* Nobody can take the lost one's place. U2, U5. */
+static void shrink(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+{
+    struct shoal_raft_config config;
+    bool stays = c->loss == LOSS_SILENT || (c->loss == LOSS_DRAINED && c->lost_heard && 2 * c->staying > c->voters);
+
+    SHOAL_ASSERT(c->lost >= 0);
+    if (!stays && c->voters > 1 && 2 * c->heard > c->voters && 2 * (c->heard - (c->lost_heard ? 1 : 0)) > c->voters - 1) {
+        config_of(c, c->lost, &config);
+        change(s, g, &config);
+        return;
+    }
+    if (c->good_ns != SCHED_NEVER && c->good_ns > s->now)
+        g->keep_ns = sched_sooner(g->keep_ns, c->good_ns);
+    if (!stays && c->unanswered)
+        g->keep_ns = s->now + LOOK_NS;
+}
+
+bool sched_keep_spares(const struct shoal_sched *s, const struct shoal_node_id *voters, unsigned count)
+{
+    unsigned staying = 0;
+
+    SHOAL_ASSERT(count <= SHOAL_GROUP_NODES_MAX);
+    for (size_t i = 0; i < s->node_count; i++) {
+        bool votes = false;
+
+        for (unsigned v = 0; v < count; v++)
+            votes = votes || shoal_node_id_equal(voters[v], s->nodes[i].info.id);
+        if (!votes && sched_node_available(s, &s->nodes[i]))
+            return false;
+        staying += votes && sched_node_available(s, &s->nodes[i]) ? 1 : 0;
+    }
+    return 2 * staying > count;
+}
+
 void sched_keep(struct shoal_sched *s, struct sched_group *g)
 {
     struct shoal_raft_status status;
-    struct shoal_raft_config config;
     struct census c;
 
     SHOAL_ASSERT(g->raft != NULL);
@@ -385,18 +444,8 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
         return;
     }
     if (c.lost >= 0) {
-        /* U2: nobody to take its place, and it will not come back. */
-        if (add_learner(s, g, &c))
-            return;
-        if (c.lost_for_good && c.voters > 1 && 2 * c.heard > c.voters &&
-            2 * (c.heard - (c.lost_heard ? 1 : 0)) > c.voters - 1) {
-            config_of(&c, c.lost, &config);
-            change(s, g, &config);
-        } else if (!c.lost_for_good && c.good_ns > s->now) {
-            g->keep_ns = sched_sooner(g->keep_ns, c.good_ns);
-        } else if (c.unanswered) {
-            g->keep_ns = s->now + LOOK_NS;
-        }
+        if (!add_learner(s, g, &c))
+            shrink(s, g, &c);
         return;
     }
     if (c.voters > g->target) {

@@ -321,6 +321,22 @@ bool sched_park_needs_care(const struct shoal_sched *s, const struct sched_parke
     return needs_care(s, nodes, row->guardian_count, row->target, row->behind);
 }
 
+size_t sched_park_count_unspared(const struct shoal_sched *s)
+{
+    struct shoal_node_id nodes[SHOAL_SCHED_SOURCES_MAX];
+    size_t count = 0;
+
+    SHOAL_ASSERT(s->park != NULL);
+    for (size_t i = 0; i < s->park->count; i++) {
+        const struct sched_parked *row = s->park->rows[i];
+
+        for (unsigned n = 0; n < row->guardian_count; n++)
+            nodes[n] = s->park->hosts[row->guardians[n]].node;
+        count += row->behind || !sched_keep_spares(s, nodes, row->guardian_count) ? 1 : 0;
+    }
+    return count;
+}
+
 /* ---- Parking ----------------------------------------------------------------------------------------------------- */
 
 /* Q1, whoever leads. */

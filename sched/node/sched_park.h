@@ -68,6 +68,7 @@ void sched_park_came(struct shoal_sched *s, struct sched_group *g);
 void sched_park_fails(struct shoal_sched *s, struct shoal_job_id id);
 void sched_park_due(struct shoal_sched *s);
 uint64_t sched_park_deadline(const struct shoal_sched *s);
+size_t sched_park_count_unspared(const struct shoal_sched *s); /* those that this node is missed by: sched_keep_spares() */
 void sched_park_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats);
 
 #endif

@@ -86,6 +86,8 @@ def test_a_seed_of_the_swarm_that_once_failed(hosts, seed):
     pytest.param("drains", 2, 20039, id="who guards alone, and had been drained once, starts again"),
     pytest.param("drains", 3, 20028, id="the same among three"),
     pytest.param("swarm", 4, 41019, id="a leader takes itself out and starts again: its claim stood for ever"),
+    pytest.param("swarm", 3, 21500155, id="a host is lost and another drained at once: the group made itself smaller by the one that lived"),
+    pytest.param("swarm", 5, 21000261, id="a host that stood still says of a job that others have that it is submitted"),
     pytest.param("swarm", 2, 1189, id="a member that died as its leader was made counts as one that is left, and a drained one goes"),
 ])
 def test_a_seed_of_drained_hosts_that_once_failed(name, hosts, seed):

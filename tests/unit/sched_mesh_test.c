@@ -305,7 +305,7 @@ static void test_a_drained_host_guards_nothing(void **state)
             assert_int_equal(voters(net, jobs[i]), 3);
             assert_false(guards(net, victim, jobs[i]));
         }
-        assert_int_equal(voters(net, mesh_id), 4); /* of five hosts four are left: as many as could be kept */
+        assert_int_equal(voters(net, mesh_id), 5); /* nobody could take its place there, and four decide without it */
         must_add(net, victim, 1);
         net_crash(net, victim); /* it may go: no election, no answer that does not come */
         must_add(net, (victim + 1) % 5, 2);
@@ -315,7 +315,8 @@ static void test_a_drained_host_guards_nothing(void **state)
     }
 }
 
-/* Without a spare its groups shrink, to one guardian at last; another loss would not leave a majority: it stays. */
+/* Without a spare it stays a guardian while the others decide without it; then its groups shrink, to one guardian at last;
+ * another loss would not leave a majority: it stays. */
 static void test_a_drain_without_a_spare(void **state)
 {
     struct net *net = mesh_of(60, 3, 3);
@@ -331,7 +332,7 @@ static void test_a_drain_without_a_spare(void **state)
     assert_true(guards(net, 1, job));
     net_start(net, 2);
     await_empty(net, 1, 60);
-    assert_int_equal(voters(net, job), 2);
+    assert_int_equal(voters(net, job), 3);
     drain(net, 1, false);
     await_voters(net, job, 3, 60);
     drain(net, 0, true);
@@ -340,6 +341,27 @@ static void test_a_drain_without_a_spare(void **state)
     await_empty(net, 1, 90);
     assert_int_equal(voters(net, job), 1);
     assert_int_equal(voters(net, mesh_id), 1);
+    net_destroy(net);
+}
+
+/* U5: who has just died is still taken for one that decides. What the drained host holds is the second copy then. */
+static void test_a_drain_just_after_a_loss(void **state)
+{
+    struct net *net = mesh_of(62, 3, 3);
+    struct shoal_job_id job = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S)->job;
+    unsigned leader = net_leader(net, job);
+
+    (void)state;
+    assert_true(leader < 3);
+    net_run(net, 2 * NET_S);
+    net_crash(net, (leader + 1) % 3);
+    drain(net, (leader + 2) % 3, true);
+    net_run(net, 4 * NET_S);
+    net_crash(net, leader);
+    net_start(net, leader);
+    net_run(net, 10 * NET_S);
+    assert_true(net_leader(net, job) < 3);
+    assert_true(net_leader(net, mesh_id) < 3);
     net_destroy(net);
 }
 
@@ -977,6 +999,7 @@ int main(void)
         cmocka_unit_test(test_without_a_spare_groups_shrink),
         cmocka_unit_test(test_a_drained_host_guards_nothing),
         cmocka_unit_test(test_a_drain_without_a_spare),
+        cmocka_unit_test(test_a_drain_just_after_a_loss),
         cmocka_unit_test(test_who_came_back_and_guards_alone_starts_again),
         cmocka_unit_test(test_one_of_two),
         cmocka_unit_test(test_three_of_five_are_lost_and_three_join),
