@@ -28,6 +28,8 @@
  *     whole of one that is shared (C1 and C2 of shoal/cards.h; sched/host/slots_cards.c).
  * S13. The shell is told who guards a job here (GUARDIANS) after JOB_OPEN, also of an earlier life, and whenever its leader
  *     says something else: that is where this host's part of the job's files and records goes.
+ * S15. A script, a driver or a task that the host kills itself, for its leader or since its lease is over, is told as lost:
+ *     it has not ended by what it did, whoever leads by then.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.

@@ -551,12 +551,23 @@ static void on_stands(struct slots_step *s, const struct shoal_host_event *event
     (void)slots_send(s, job, job->leader, 0);
 }
 
+/* S15. */
+static bool ended_here(const struct worker *worker)
+{
+    SHOAL_ASSERT(worker->used);
+    return worker->killed && !worker->stop && !worker->release && worker->place.role != SHOAL_JOB_ENGINE;
+}
+
 static void on_exited(struct slots_step *s, const struct shoal_host_event *event)
 {
     struct worker *worker = slots_find_worker(s->slots, event->u.exited.worker_id);
 
     SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_EXITED);
-    if (worker != NULL)
+    if (worker == NULL)
+        return;
+    if (event->u.exited.signalled && ended_here(worker))
+        slots_worker_exited(s, worker, -1, false, "its host has ended it: its lease was over, or its attempt");
+    else
         slots_worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
 }
 

@@ -186,6 +186,22 @@ static void confirm_at(struct shoal_job_id job, uint64_t worker, uint32_t slot, 
     send_from(leader);
 }
 
+static void confirm_script(struct shoal_job_id job, uint64_t worker, uint32_t slot, uint64_t generation)
+{
+    start(SHOAL_HOST_CONFIRM, job);
+    out.u.confirm.placement_count = 1;
+    out.u.confirm.placements[0] = (struct shoal_placement){ .worker_id = worker,
+                                                            .node = self,
+                                                            .slot = slot,
+                                                            .host_epoch = 4,
+                                                            .lease_generation = generation,
+                                                            .token = { 9 },
+                                                            .role = SHOAL_JOB_SCRIPT };
+    out.u.confirm.spec = shoal_view_text("spec");
+    out.u.confirm.echo = now;
+    send_from(leader);
+}
+
 static void confirm(struct shoal_job_id job, uint64_t worker, uint32_t slot, uint64_t generation)
 {
     confirm_at(job, worker, slot, generation, now);
@@ -1130,6 +1146,43 @@ static void test_one_that_could_not_be_started_has_not_run(void **state)
     teardown();
 }
 
+static void killed(uint64_t worker)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
+
+    event.u.exited.worker_id = worker;
+    event.u.exited.status = 9;
+    event.u.exited.signalled = true;
+    shell(&event);
+}
+
+/* S15. A leader that comes into office between the order and the end knows of no order: the script would have failed. */
+static void test_a_script_that_its_host_ended_has_not_failed(void **state)
+{
+    (void)state;
+    setup();
+    confirm_script(job_a, 11, 0, reserve(job_a, 0, 0, 0));
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
+    start(SHOAL_HOST_ORDER, job_a);
+    out.u.order.worker_id = 11;
+    out.u.order.order = SHOAL_ORDER_KILL;
+    send_from(leader);
+    assert_non_null(order(SHOAL_HOST_DO_KILL));
+    killed(11);
+    assert_true(sent(SHOAL_HOST_WORKER));
+    assert_int_equal(in.u.worker.phase, SHOAL_PHASE_EXITED);
+    assert_int_equal(in.u.worker.status, -1);
+    assert_false(in.u.worker.signalled);
+    idle(0);
+    confirm_script(job_a, 12, 0, reserve(job_a, 0, 0, 0));
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
+    killed(12); /* by anybody else */
+    assert_true(sent(SHOAL_HOST_WORKER));
+    assert_int_equal(in.u.worker.status, 9);
+    assert_true(in.u.worker.signalled);
+    teardown();
+}
+
 /* S11. Of this job nothing lives here: it is opened and run as soon as the runners have said so. */
 static void test_a_job_that_comes_before_the_runners_answered(void **state)
 {
@@ -1408,6 +1461,7 @@ int main(void)
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_restart_without_a_table),
         cmocka_unit_test(test_one_that_could_not_be_started_has_not_run),
+        cmocka_unit_test(test_a_script_that_its_host_ended_has_not_failed),
         cmocka_unit_test(test_a_job_that_comes_before_the_runners_answered),
         cmocka_unit_test(test_a_runner_nobody_knows),
         cmocka_unit_test(test_orders),
