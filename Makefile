@@ -79,6 +79,10 @@ $(OUT)/core.a: $(CORE_OBJ) $(WORKER_OBJ)
 $(OUT)/tests/%: $(OUT)/tests/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
 
+# What the agent's files call there is the test's own.
+JOB_EVENTS := agent_host_event agent_serve_ended agent_serve_forget workers_close workers_create workers_kill workers_slot_left
+$(OUT)/tests/unit/job_events_test: LDFLAGS += $(JOB_EVENTS:%=-Wl,--wrap=%)
+
 # Tests put it between an agent and its disk.
 $(OUT)/tests/system/disk_shim.so: $(OUT)/tests/system/disk_shim.o
 	@$(CC) $(LDFLAGS) -shared $^ -o $@

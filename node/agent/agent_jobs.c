@@ -214,10 +214,12 @@ static bool find_main(struct agent_job *job, const char *code)
     return false;
 }
 
-static void start_waiting(struct agent *agent, struct agent_job *job);
+static void start_waiting(struct agent *agent, struct shoal_job_id id);
 
 static void files_done(struct agent *agent, struct agent_job *job, enum shoal_err err, const char *text)
 {
+    const struct shoal_job_id id = job->id;
+
     job->files = err == SHOAL_OK ? AGENT_FILES_READY : AGENT_FILES_FAILED;
     job->failed_for_all = (err == SHOAL_ERR_NOT_FOUND && job->spec.main_file[0] != '/') || err == SHOAL_ERR_MALFORMED ||
                           err == SHOAL_ERR_INVALID;
@@ -225,7 +227,7 @@ static void files_done(struct agent *agent, struct agent_job *job, enum shoal_er
         (void)snprintf(job->failure, sizeof(job->failure), "%s", text);
     else if (agent->boot_is_new)
         agent_tree_scan(agent, job); /* what was there before its processes: T4 */
-    start_waiting(agent, job);
+    start_waiting(agent, id);
 }
 
 static void unpacking_end(struct unpacking *u, enum shoal_err err, const char *text)
@@ -685,9 +687,12 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     free(t);
 }
 
-static void start_waiting(struct agent *agent, struct agent_job *job)
+/* Its leader may hear that one cannot start, and end the job before this returns. */
+static void start_waiting(struct agent *agent, struct shoal_job_id id)
 {
-    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && !job->document_asked; i++) {
+    struct agent_job *job = agent_job_find(agent, id);
+
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && job != NULL && !job->document_asked; i++) {
         struct agent_run *run = &job->runs[i];
 
         if (!run->used || run->started)
@@ -697,6 +702,7 @@ static void start_waiting(struct agent *agent, struct agent_job *job)
         } else if (job->files == AGENT_FILES_FAILED) {
             run_refused(agent, run, job->failed_for_all ? 1 : SHOAL_STATUS_UNSTARTED, job->failure);
         }
+        job = agent_job_find(agent, id);
     }
 }
 
@@ -839,13 +845,13 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
         agent_serve_ask(agent, job);
     fetch_files(agent, job);
     if (job->files != AGENT_FILES_FETCHING)
-        start_waiting(agent, job);
+        start_waiting(agent, job->id);
 }
 
 void agent_job_asked(struct agent *agent, struct agent_job *job)
 {
     if (job->files != AGENT_FILES_FETCHING && job->files != AGENT_FILES_NONE)
-        start_waiting(agent, job);
+        start_waiting(agent, job->id);
 }
 
 void agent_jobs_create(struct agent *agent)

@@ -382,9 +382,9 @@ static void flush_done(struct agent_file_job *file)
 
         if (whole)
             answer_waiting(ledger, true);
-        acknowledge(ledger);
         if (!whole)
             flush_start(ledger);
+        acknowledge(ledger); /* the last: its job may go with it */
     }
     free(f);
     maybe_free(ledger);
@@ -588,9 +588,9 @@ static void push(struct ledger *ledger)
             waits = true;
     }
     flush_start(ledger);
-    acknowledge(ledger);
     if (waits && !uv_is_active((uv_handle_t *)&ledger->timer))
         (void)uv_timer_start(&ledger->timer, on_timer, PUSH_AGAIN_MS, 0);
+    acknowledge(ledger); /* the last, as above */
 }
 
 /* ---- from workers and from others ---- */

@@ -38,6 +38,7 @@
 #define MERGE_ENTRIES 1024u
 #define REST_TIMES 10u
 #define SCAN_SOME_MS 50
+#define OVER_BYTES sizeof(((struct agent_job *)0)->over)
 
 static void on_merge(uv_timer_t *timer);
 
@@ -210,6 +211,24 @@ static void walk_begin(const struct tree *tree, struct tree_walk *walk, uint64_t
                                 .code_files = tree->job->code_files };
 }
 
+/* T7. Why its job is ended; "": it is not. */
+static void over_text(const struct agent *agent, const struct tree_walk *walk, char text[OVER_BYTES])
+{
+    if (walk->end != TREE_WALK_OVER)
+        text[0] = '\0';
+    else if (walk->too_deep)
+        (void)snprintf(text, OVER_BYTES,
+                       "its result folder on %s has a file below more than %u folders; lay fewer into each other",
+                       agent->settings.name, TREE_WALK_COUNTED_MAX);
+    else if (walk->bytes > walk->bytes_max)
+        (void)snprintf(text, OVER_BYTES,
+                       "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
+                       (unsigned long long)agent->settings.files_gib, agent->settings.name);
+    else
+        (void)snprintf(text, OVER_BYTES, "its result folder holds more than %llu %s on %s; make fewer, or raise files-max there",
+                       (unsigned long long)walk->files_max, walk->too_wide ? "folders" : "files and links", agent->settings.name);
+}
+
 static void look_ended(struct tree *tree, const struct tree_walk *walk);
 
 /* On the file thread. */
@@ -268,6 +287,7 @@ static bool merge_some(struct tree *tree)
 {
     struct looking *looking = tree->looking;
     const struct tree_walk *walk = &looking->walk;
+    char over[OVER_BYTES];
 
     if (looking->merged == 0)
         tree->looks++;
@@ -278,7 +298,10 @@ static bool merge_some(struct tree *tree)
     tree->large = walk->looks > LOOP_LOOKS / 2;
     tree->rests_until_ns = agent_now_ns() + REST_TIMES * looking->took_ns;
     look_ended(tree, walk);
+    over_text(tree->agent, walk, over);
     looking_free(looking);
+    if (over[0] != '\0')
+        agent_job_over(tree->agent, tree->job, over); /* the last: the job may go with it, and its tree */
     return true;
 }
 
@@ -320,32 +343,10 @@ static void say_outside(struct tree *tree, uint64_t outside)
     tree->outside = outside;
 }
 
-/* T7 */
-static void end_job(const struct tree *tree, const struct tree_walk *walk)
-{
-    const struct agent *agent = tree->agent;
-    char text[200];
-
-    if (walk->too_deep)
-        (void)snprintf(text, sizeof(text),
-                       "its result folder on %s has a file below more than %u folders; lay fewer into each other",
-                       agent->settings.name, TREE_WALK_COUNTED_MAX);
-    else if (walk->bytes > walk->bytes_max)
-        (void)snprintf(text, sizeof(text),
-                       "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
-                       (unsigned long long)agent->settings.files_gib, agent->settings.name);
-    else
-        (void)snprintf(text, sizeof(text), "its result folder holds more than %llu %s on %s; make fewer, or raise files-max there",
-                       (unsigned long long)walk->files_max, walk->too_wide ? "folders" : "files and links", agent->settings.name);
-    agent_job_over(tree->agent, tree->job, text);
-}
-
 /* All that is there has been looked at. */
 static void look_ended(struct tree *tree, const struct tree_walk *walk)
 {
-    if (walk->end == TREE_WALK_OVER) {
-        end_job(tree, walk);
-    } else if (walk->end == TREE_WALK_WHOLE) {
+    if (walk->end == TREE_WALK_WHOLE) {
         tree->baseline = true;
         say_outside(tree, walk->outside);
         if (!walk->blind && walk->count < tree->count - tree->gone)
@@ -361,6 +362,7 @@ static void look_ended(struct tree *tree, const struct tree_walk *walk)
 static void look(struct tree *tree)
 {
     struct tree_walk walk;
+    char over[OVER_BYTES] = "";
 
     tree->scanned_ns = agent_now_ns();
     tree->again = false;
@@ -378,8 +380,11 @@ static void look(struct tree *tree)
         for (size_t i = 0; i < walk.count; i++)
             look_at(tree, tree_walk_path(&walk, i), &walk.found[i]);
         look_ended(tree, &walk);
+        over_text(tree->agent, &walk, over);
     }
     tree_walk_deinit(&walk);
+    if (over[0] != '\0')
+        agent_job_over(tree->agent, tree->job, over); /* the last, as in merge_some() */
 }
 
 static struct tree *tree_need(struct agent *agent, struct agent_job *job)

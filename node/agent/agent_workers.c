@@ -600,12 +600,13 @@ static void drop_empty_logs(const struct agent_job *job, const struct agent_run 
 void agent_job_over(struct agent *agent, struct agent_job *job, const char *text)
 {
     static struct shoal_worker_message message;
+    const struct shoal_job_id id = job->id;
 
     if (job->over[0] != '\0')
         return;
     (void)snprintf(job->over, sizeof(job->over), "%s", text);
     agent_log(agent, "%s is ended here: %s", job->text, text);
-    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && job != NULL; i++) {
         struct agent_run run = job->runs[i];
 
         if (!run.used || !run.started)
@@ -617,6 +618,7 @@ void agent_job_over(struct agent *agent, struct agent_job *job, const char *text
             tell_core(agent, run.worker_id, &message);
         }
         workers_kill(agent->workers, run.worker_id, 0);
+        job = agent_job_find(agent, id); /* its leader may have ended it at once */
     }
 }
 
@@ -653,6 +655,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         agent_tree_scan_some(agent, job);
     } else if (run != NULL)
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
+    run = agent_run_find(agent, worker_id, &job); /* what the scan has found may have ended the job */
     if (run != NULL)
         run->used = false;
     agent_serve_ended(agent, worker_id);
