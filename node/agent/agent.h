@@ -252,6 +252,7 @@ struct agent {
     struct infer_call *infers; /* requests that another host has (backend_infer.c) */
     struct infer_call *held;   /* that wait for a kernel of a service that has none ready */
     uint64_t infer_next;
+    uint64_t infer_looked;     /* the request that the last look at those that wait at hosts ended with; 0: it saw them all */
     struct scale_state *scales;                 /* of the services that are led here (backend_scale.c) */
     void (*services_look)(struct agent *agent); /* each tick: who waits for kernels, and how many there are to be */
     size_t (*services_held)(struct agent *agent, struct shoal_serving *held, size_t cap); /* for gossip */

@@ -19,6 +19,8 @@
  *     error, where a kernel of it has it. Never more: where the current version has no kernel, its requests wait for one.
  * I7. A request that waits at a host while gossip says that a kernel of the same version is free at another goes there, if its host
  *     gives it back, which it does as long as no kernel has it; INFER_MOVES_MAX times at most.
+ * I8. Who has waited longest comes first: of those that are held all in one look, of those that wait at hosts BACK_LOOKS_MAX in a
+ *     look, which goes on where the look before it ended.
  *
  * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
@@ -283,29 +285,41 @@ static void here_back(struct infer_call *call)
     backend_infer_next(call);
 }
 
-/* The newest of those that wait, of what came before request `id`; NULL: there is none. */
-static struct infer_call *waits_before(const struct agent *agent, uint64_t id)
+/* The oldest BACK_LOOKS_MAX of those that wait and came after request `id`. Returns how many. */
+static unsigned waits_after(const struct agent *agent, uint64_t id, uint64_t ids[BACK_LOOKS_MAX])
 {
-    struct infer_call *call = agent->infer_calls; /* the newest first */
+    unsigned count = 0, found = 0;
 
-    while (call != NULL && (call->id >= id || !call->waits || call->gone))
-        call = call->all_next;
-    return call;
+    for (const struct infer_call *c = agent->infer_calls; c != NULL && c->id > id; c = c->all_next) /* the newest first */
+        if (c->waits && !c->gone)
+            ids[found++ % BACK_LOOKS_MAX] = c->id;
+    count = found < BACK_LOOKS_MAX ? found : BACK_LOOKS_MAX;
+    for (unsigned i = 1; i < count; i++) /* a few: by their age */
+        for (unsigned at = i; at > 0 && ids[at] < ids[at - 1]; at--) {
+            uint64_t older = ids[at];
+
+            ids[at] = ids[at - 1];
+            ids[at - 1] = older;
+        }
+    return count;
 }
 
-/* By their numbers: what one brings about may end others. */
+/* I8. By their numbers: what one brings about may end others. */
 static void look_back(struct agent *agent)
 {
-    struct infer_call *call = waits_before(agent, UINT64_MAX);
+    uint64_t ids[BACK_LOOKS_MAX];
+    unsigned count = waits_after(agent, agent->infer_looked, ids);
 
-    for (unsigned left = BACK_LOOKS_MAX; call != NULL && left > 0; left--) {
-        uint64_t id = call->id;
+    agent->infer_looked = count < BACK_LOOKS_MAX ? 0 : ids[count - 1];
+    for (unsigned i = 0; i < count; i++) {
+        struct infer_call *call = backend_infer_find(agent, ids[i]);
 
+        if (call == NULL || !call->waits)
+            continue;
         if (call->kernel_id != 0)
             here_back(call);
         else
             backend_infer_out_back(call);
-        call = waits_before(agent, id);
     }
 }
 
@@ -335,7 +349,7 @@ void backend_infer_next(struct infer_call *call)
     uint64_t now = agent_now_ns();
     struct shoal_node_id node;
     struct shoal_route_facts facts = { .gone = call->gone || (call->infer.gone != NULL && *call->infer.gone),
-                                       .was_full = call->full };
+                                       .was_full = call->full || call->crowded };
 
     facts.found = !facts.gone && call->tries < INFER_TRIES_MAX && choose(call, &node);
     facts.late = now >= call->deadline_ns;
@@ -349,7 +363,10 @@ void backend_infer_next(struct infer_call *call)
         backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT, NULL);
         break;
     case SHOAL_ROUTE_FULL:
-        backend_infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
+        backend_infer_end(call, SHOAL_ERR_FULL,
+                          call->full ? "the queues of this model are full; send it again in a second"
+                                     : "the way to this model's hosts is full; send it again in a second, or ask another node",
+                          NULL);
         break;
     case SHOAL_ROUTE_HOLD: hold(call); break;
     case SHOAL_ROUTE_OUT_FULL:
@@ -370,12 +387,32 @@ static void refuse_held(struct infer_call *call)
     backend_infer_end(call, SHOAL_ERR_UNREACHABLE, text, NULL);
 }
 
+/* The newest is first in the list. */
 static void held_put(struct infer_call *call)
 {
+    struct infer_call **at = &call->agent->held;
+
+    while (*at != NULL && (*at)->id > call->id)
+        at = &(*at)->next;
     call->tries = 0; /* who had no kernel may have one then */
-    call->next = call->agent->held;
-    call->agent->held = call;
+    call->next = *at;
+    *at = call;
     call->agent->serving_changed = true;
+}
+
+/* All of them, the oldest first (I8). */
+static struct infer_call *held_take(struct agent *agent)
+{
+    struct infer_call *oldest = NULL;
+
+    while (agent->held != NULL) {
+        struct infer_call *call = agent->held;
+
+        agent->held = call->next;
+        call->next = oldest;
+        oldest = call;
+    }
+    return oldest;
 }
 
 /* Why the version that is asked for has no kernel: of another one than the current, gossip says it. */
@@ -470,8 +507,7 @@ void backend_infer_look(struct agent *agent)
 
     backend_infer_serve_look(agent);
     look_back(agent);
-    call = agent->held;
-    agent->held = NULL;
+    call = held_take(agent);
     while (call != NULL) { /* SHOAL_SERVICE_QUEUE_MAX at most (held_full); those that are held again are in a new list */
         struct infer_call *next = call->next;
 

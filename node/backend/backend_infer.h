@@ -12,7 +12,8 @@
  *                                            <--- answer    status, type, and what is left of the body
  *
  * L1. All of a request goes over one lane, in order: no word has a number.
- * L2. What finds no room in the link's queue stays where it is and is tried again every INFER_AGAIN_MS.
+ * L2. What finds no room in the link's queue stays where it is and is tried again every INFER_AGAIN_MS: the answer, too, which ends
+ *     the request. Only a request's first word goes to another host at once, or is refused; and BACK waits for the next look.
  * L3. A node that says in gossip that it takes pieces is asked so (decision 0009); an older one with RUN, in one frame. */
 #ifndef SHOAL_NODE_BACKEND_INFER_H
 #define SHOAL_NODE_BACKEND_INFER_H
@@ -63,6 +64,9 @@ struct infer_call {
     bool locked;                /* within its own sending: what ends at once is looked at after it */
     bool again;                 /* it did end so: another host is to be chosen */
     bool full;                  /* a host was */
+    bool crowded;               /* the way to a host was: there is no room for one more question, or in its link */
+    enum shoal_err unsent;      /* with `again`: why */
+    bool cancels;               /* CANCEL found no room (L2) */
     bool held;                  /* I3: here, or its group is being asked whether it is to be */
     uint64_t asked_ns;          /* when its group was asked; 0: it was not */
     struct shoal_job_id before; /* of a version that is not ready yet: the one that it takes the place of */
@@ -106,6 +110,9 @@ bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum inf
                         struct shoal_view rest);
 bool backend_infer_tell_count(struct agent *agent, struct shoal_node_id node, enum infer_word word, uint64_t id,
                               size_t count);
+/* Ends the question. False: there was no room, which will be looked at again. */
+bool backend_infer_answer(struct agent *agent, struct peer_question *question, enum shoal_err err, const char *text,
+                          struct shoal_view answer);
 
 /* backend_infer_serve.c */
 void backend_infer_serve_look(struct agent *agent);

@@ -57,6 +57,15 @@ bool backend_infer_tell_count(struct agent *agent, struct shoal_node_id node, en
     return backend_infer_tell(agent, node, word, id, shoal_writer_view(&w));
 }
 
+bool backend_infer_answer(struct agent *agent, struct peer_question *question, enum shoal_err err, const char *text,
+                          struct shoal_view answer)
+{
+    if (peer_answer_try(question, err, text, answer))
+        return true;
+    stuck(agent);
+    return false;
+}
+
 static void out_remove(const struct infer_call *call)
 {
     struct infer_call **at = &call->agent->infers;
@@ -128,6 +137,7 @@ static void on_remote(void *arg, enum shoal_err err, const struct shoal_msg *msg
     out_remove(call);
     if (call->locked) { /* it was not even sent */
         call->again = true;
+        call->unsent = err;
         return;
     }
     if (moved) {
@@ -182,7 +192,7 @@ static void begin(struct infer_call *call)
     size_t len = call->infer.body.len;
 
     call->again = false;
-    call->back = false;
+    call->back = call->cancels = false;
     call->locked = true;
     call->body_sent = call->body_took = call->pieces && len > INFER_CHUNK_BYTES ? INFER_CHUNK_BYTES : len;
     call->waits = call->body_sent < len; /* no kernel can have it yet */
@@ -190,6 +200,16 @@ static void begin(struct infer_call *call)
     call->passed = 0;
     call->next = call->agent->infers;
     call->agent->infers = call;
+}
+
+static void unsendable(struct infer_call *call, bool memory)
+{
+    out_remove(call);
+    call->locked = false;
+    if (memory)
+        backend_infer_end(call, SHOAL_ERR_FULL, "this node has no memory for the request; send it again in a second", NULL);
+    else
+        backend_infer_end(call, SHOAL_ERR_TOO_BIG, "the request's address or content type is too long", NULL);
 }
 
 void backend_infer_out(struct infer_call *call, struct shoal_node_id node, uint32_t timeout_ms)
@@ -207,12 +227,17 @@ void backend_infer_out(struct infer_call *call, struct shoal_node_id node, uint3
     }
     put_head(&w, call, timeout_ms);
     shoal_put_raw(&w, call->infer.body.bytes, call->body_sent);
+    if (w.failed) {
+        free(bytes);
+        unsendable(call, bytes == NULL);
+        return;
+    }
     peer_ask(call->agent->calls, node, PEER_INFER, shoal_writer_view(&w), timeout_ms * SHOAL_MS + MARGIN_NS, on_remote,
              call);
     call->locked = false;
     free(bytes);
     if (call->again) {
-        call->full = true;
+        call->crowded = call->crowded || call->unsent == SHOAL_ERR_FULL;
         backend_infer_next(call);
     } else {
         send_body(call);
@@ -238,11 +263,10 @@ void backend_infer_out_more(struct infer_call *call, size_t bytes)
     say_more(call);
 }
 
-/* If there is no room for the word, its host ends the request by its deadline. */
 void backend_infer_out_cancel(struct infer_call *call)
 {
     if (is_out(call) && call->pieces)
-        (void)backend_infer_tell(call->agent, host_of(call), WORD_CANCEL, call->id, (struct shoal_view){ 0 });
+        call->cancels = !backend_infer_tell(call->agent, host_of(call), WORD_CANCEL, call->id, (struct shoal_view){ 0 });
 }
 
 void backend_infer_out_back(struct infer_call *call)
@@ -321,6 +345,8 @@ void backend_infer_out_word(struct agent *agent, enum infer_word word, uint64_t 
 void backend_infer_out_again(struct agent *agent)
 {
     for (struct infer_call *call = agent->infers; call != NULL; call = call->next) {
+        if (call->cancels)
+            backend_infer_out_cancel(call);
         if (call->gone || !call->pieces)
             continue;
         send_body(call);

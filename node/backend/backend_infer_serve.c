@@ -9,8 +9,8 @@
 
 #include "shoal/banned.h"
 
-#define NOTICE_NS (2 * SHOAL_S)
 #define SERVED_MAX 2048
+#define NO_MEMORY_TEXT "the kernel's host has no memory for the answer"
 #define LATE_TEXT "the request's body did not come in time"
 
 struct run_texts {
@@ -26,6 +26,7 @@ struct served {
     uint64_t id;        /* the asker's */
     uint64_t kernel_id; /* serve_host's; 0: it is not there, or has ended */
     bool pieces;        /* L3: the asker takes words */
+    enum infer_word owed; /* WAITS or HANDED, that found no room; RUN: neither */
     struct serve_ask ask;
     struct run_texts texts;
     uint64_t deadline_ns; /* of its answer, and so of its body */
@@ -66,33 +67,17 @@ static struct served *served_find(struct agent *agent, uint64_t id, struct shoal
     return s;
 }
 
-static void end_failed(struct served *s, enum shoal_err err, const char *text)
+static bool say_owed(struct served *s)
 {
-    peer_answer(s->question, err, text, (struct shoal_view){ 0 });
-    served_free(s);
+    if (s->owed != WORD_RUN && backend_infer_tell(s->agent, s->from, s->owed, s->id, (struct shoal_view){ 0 }))
+        s->owed = WORD_RUN;
+    return s->owed == WORD_RUN;
 }
 
-static void on_notice(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+static void notice(struct served *s, enum infer_word word)
 {
-    (void)arg;
-    (void)err;
-    (void)msg;
-    (void)answer;
-}
-
-/* An older node answers it; a newer one is only told. */
-static void notice(const struct served *s, enum infer_word word)
-{
-    uint8_t bytes[16];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
-
-    if (s->pieces) {
-        (void)backend_infer_tell(s->agent, s->from, word, s->id, (struct shoal_view){ 0 });
-        return;
-    }
-    shoal_put_u8(&w, (uint8_t)word);
-    shoal_put_u64(&w, s->id);
-    peer_ask(s->agent->calls, s->from, PEER_INFER, shoal_writer_view(&w), NOTICE_NS, on_notice, NULL);
+    s->owed = word;
+    (void)say_owed(s);
 }
 
 static void on_handed(void *arg) { notice(arg, WORD_HANDED); }
@@ -127,50 +112,44 @@ static bool send_parts(struct served *s)
     return true;
 }
 
-static void answer_with(const struct served *s, const struct serve_answer *answer)
+/* False: there is no room. */
+static bool answer_with(const struct served *s, const struct serve_answer *answer)
 {
     size_t cap = answer->body.len + 256;
     uint8_t *bytes = malloc(cap);
     struct shoal_writer w = shoal_writer_init(bytes, bytes == NULL ? 0 : cap);
+    bool sent;
 
     shoal_put_u32(&w, answer->status);
     shoal_put_u32(&w, answer->header_len);
     shoal_put_text(&w, answer->content_type);
     shoal_put_raw(&w, answer->body.bytes, answer->body.len);
-    peer_answer(s->question, w.failed ? SHOAL_ERR_FULL : SHOAL_OK, "", shoal_writer_view(&w));
+    if (w.failed) /* not FULL, which would send the request to another kernel (I1) */
+        sent = backend_infer_answer(s->agent, s->question, SHOAL_ERR_STORAGE, NO_MEMORY_TEXT, (struct shoal_view){ 0 });
+    else
+        sent = backend_infer_answer(s->agent, s->question, SHOAL_OK, "", shoal_writer_view(&w));
     free(bytes);
+    return sent;
 }
 
 /* S2. It may free `s`. */
 static void go_on(struct served *s)
 {
     struct serve_answer rest = { s->status, s->header_len, s->type, { 0 } };
+    bool sent;
 
-    if (!send_pieces(s) || !s->over)
+    if (!say_owed(s) || !send_pieces(s) || !s->over)
         return;
     if (s->err != SHOAL_OK) {
-        end_failed(s, s->err, s->text);
-        return;
+        sent = backend_infer_answer(s->agent, s->question, s->err, s->text, (struct shoal_view){ 0 });
+    } else {
+        if (s->pieces && !send_parts(s))
+            return;
+        rest.body = shoal_view_of(s->answer.bytes + s->answer_at, s->answer.len - s->answer_at);
+        sent = answer_with(s, &rest);
     }
-    if (!send_parts(s))
-        return;
-    rest.body = shoal_view_of(s->answer.bytes + s->answer_at, s->answer.len - s->answer_at);
-    answer_with(s, &rest);
-    served_free(s);
-}
-
-static void on_served_piece(void *arg, struct shoal_view piece)
-{
-    struct served *s = arg;
-    uint32_t len = (uint32_t)piece.len;
-
-    if (s->out.len == 0 && backend_infer_tell(s->agent, s->from, WORD_PIECE, s->id, piece))
-        return;
-    if (shoal_buf_append(&s->out, &len, sizeof(len)) == SHOAL_OK &&
-        shoal_buf_append(&s->out, piece.bytes, piece.len) == SHOAL_OK)
-        return;
-    serve_host_cancel(s->agent->serve, s->kernel_id);
-    end_failed(s, SHOAL_ERR_STORAGE, "the kernel's host has no memory for the answer");
+    if (sent)
+        served_free(s);
 }
 
 static void keep_end(struct served *s, enum shoal_err err, const char *text, const struct serve_answer *answer)
@@ -185,8 +164,35 @@ static void keep_end(struct served *s, enum shoal_err err, const char *text, con
     (void)snprintf(s->type, sizeof(s->type), "%s", answer->content_type);
     if (shoal_buf_append(&s->answer, answer->body.bytes, answer->body.len) != SHOAL_OK) {
         s->err = SHOAL_ERR_STORAGE;
-        (void)snprintf(s->text, sizeof(s->text), "the kernel's host has no memory for the answer");
+        (void)snprintf(s->text, sizeof(s->text), NO_MEMORY_TEXT);
     }
+}
+
+/* No kernel has it. It may free `s`. */
+static void end_failed(struct served *s, enum shoal_err err, const char *text)
+{
+    s->kernel_id = 0;
+    s->agent->served_bytes -= s->body_bytes;
+    s->body_bytes = 0;
+    shoal_buf_deinit(&s->body);
+    s->out.len = s->out_at = 0;
+    s->owed = WORD_RUN;
+    keep_end(s, err, text, NULL);
+    go_on(s);
+}
+
+static void on_served_piece(void *arg, struct shoal_view piece)
+{
+    struct served *s = arg;
+    uint32_t len = (uint32_t)piece.len;
+
+    if (s->out.len == 0 && say_owed(s) && backend_infer_tell(s->agent, s->from, WORD_PIECE, s->id, piece))
+        return;
+    if (shoal_buf_append(&s->out, &len, sizeof(len)) == SHOAL_OK &&
+        shoal_buf_append(&s->out, piece.bytes, piece.len) == SHOAL_OK)
+        return;
+    serve_host_cancel(s->agent->serve, s->kernel_id);
+    end_failed(s, SHOAL_ERR_STORAGE, NO_MEMORY_TEXT);
 }
 
 static void on_served(void *arg, enum shoal_err err, const char *text, const struct serve_answer *answer)
@@ -198,8 +204,7 @@ static void on_served(void *arg, enum shoal_err err, const char *text, const str
     if (!small && !s->pieces) {
         end_failed(s, SHOAL_ERR_TOO_BIG,
                    "the answer is larger than what goes to a node of an older version; ask the replica's own host");
-    } else if (small && s->out.len == 0 && answer != NULL) {
-        answer_with(s, answer);
+    } else if (small && s->out.len == 0 && answer != NULL && say_owed(s) && answer_with(s, answer)) {
         served_free(s);
     } else {
         keep_end(s, err, text, answer);
@@ -304,6 +309,8 @@ static void say_took(struct served *s)
 
 static void take_body(struct served *s, struct shoal_view bytes)
 {
+    if (s->over)
+        return; /* its end has no room yet */
     if (s->body_bytes == 0 || bytes.len > s->body_bytes - s->body.len) {
         if (s->kernel_id != 0)
             serve_host_cancel(s->agent->serve, s->kernel_id);
@@ -416,8 +423,7 @@ void backend_infer_serve_again(struct agent *agent)
     for (struct served *s = agent->served; s != NULL; s = next) {
         next = s->next;
         say_took(s);
-        if (s->pieces)
-            go_on(s);
+        go_on(s);
     }
 }
 

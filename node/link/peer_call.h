@@ -49,7 +49,11 @@ void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_met
 #define PEER_TELL_START_MAX 64
 SHOAL_MUST_CHECK enum shoal_err peer_tell(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method,
                                           struct shoal_view start, struct shoal_view rest);
+/* Where the lane's queue has no room for it, the asker is told to ask again. */
 void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer);
+/* False: the lane's queue has no room for it, and the question is still to be answered. */
+SHOAL_MUST_CHECK bool peer_answer_try(struct peer_question *question, enum shoal_err err, const char *text,
+                                      struct shoal_view answer);
 
 /* From the link's callbacks. */
 void peer_calls_frame(struct peer_calls *calls, struct shoal_node_id from, struct shoal_view frame);

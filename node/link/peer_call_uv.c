@@ -128,29 +128,35 @@ enum shoal_err peer_tell(struct peer_calls *calls, struct shoal_node_id node, en
     return send_frame(calls, node, &w, rest);
 }
 
-void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer)
+static enum shoal_err send_answer(const struct peer_question *question, enum shoal_err err, const char *text,
+                                  struct shoal_view answer)
 {
-    struct peer_calls *calls = question->calls;
     uint8_t head[SHOAL_LINK_START_MAX];
     struct shoal_writer w = shoal_writer_init(head, sizeof(head));
 
-    if (question->id == 0) {
-        free(question);
-        return;
-    }
+    if (question->id == 0)
+        return SHOAL_OK; /* it was only told */
     shoal_put_u8(&w, 1);
     shoal_put_u64(&w, question->id);
     shoal_put_u8(&w, (uint8_t)err);
     shoal_put_text(&w, text);
-    if (send_frame(calls, question->from, &w, answer) == SHOAL_ERR_FULL && answer.len > 0) { /* a word may fit where it does not */
-        w = shoal_writer_init(head, sizeof(head));
-        shoal_put_u8(&w, 1);
-        shoal_put_u64(&w, question->id);
-        shoal_put_u8(&w, SHOAL_ERR_TIMEOUT);
-        shoal_put_text(&w, "the answer did not fit the link's queue; ask again");
-        (void)send_frame(calls, question->from, &w, (struct shoal_view){ 0 }); /* lost, too: the asker's deadline ends the call */
-    }
+    return send_frame(question->calls, question->from, &w, answer);
+}
+
+void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer)
+{
+    if (send_answer(question, err, text, answer) == SHOAL_ERR_FULL && answer.len > 0) /* a word may fit where it does not */
+        (void)send_answer(question, SHOAL_ERR_TIMEOUT, "the answer did not fit the link's queue; ask again",
+                          (struct shoal_view){ 0 }); /* lost, too: the asker's deadline ends the call */
     free(question);
+}
+
+bool peer_answer_try(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer)
+{
+    if (send_answer(question, err, text, answer) == SHOAL_ERR_FULL)
+        return false;
+    free(question);
+    return true;
 }
 
 static void on_question(struct peer_calls *calls, struct shoal_node_id from, struct shoal_reader *r)

@@ -30,7 +30,18 @@ static struct {
     bool asks_again;                 /* a client, whose request is late */
     uint64_t cancels;                /* as soon as another one is late; 0: none */
     struct shoal_infer again;
+    bool kept;                       /* what waits here is not given back */
+    bool crowded;                    /* the way to another host is full */
+    struct shoal_msg msg;              /* the last refusal's */
+    uint64_t order[64];              /* requests, as they went to a kernel or were asked back */
+    unsigned ordered;
 } f;
+
+static void note(uint64_t id)
+{
+    if (f.ordered < 64)
+        f.order[f.ordered++] = id;
+}
 
 /* ---- What the file under test asks ---- */
 
@@ -84,8 +95,11 @@ uint8_t backend_canary_part(struct agent *agent, struct shoal_job_id job)
 
 void backend_infer_out(struct infer_call *call, struct shoal_node_id node, uint32_t timeout_ms)
 {
-    (void)call, (void)node, (void)timeout_ms;
-    fail_msg("none goes to another host");
+    (void)node, (void)timeout_ms;
+    if (!f.crowded)
+        fail_msg("none goes to another host");
+    call->crowded = true;
+    backend_infer_next(call);
 }
 
 void backend_infer_out_more(struct infer_call *call, size_t bytes) { (void)call, (void)bytes; }
@@ -121,9 +135,10 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
 
     (void)host;
     if (f.waits) {
-        *ask->id = 1;
+        *ask->id = ((struct infer_call *)ask->arg)->id;
         return true;
     }
+    note(((struct infer_call *)ask->arg)->id);
     ask->done(ask->arg, SHOAL_OK, "", &answer);
     return false;
 }
@@ -131,7 +146,8 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
 bool serve_host_take_back(struct serve_host *host, uint64_t id)
 {
     (void)host;
-    return id == 1;
+    note(id);
+    return !f.kept;
 }
 
 void serve_host_more(struct serve_host *host, uint64_t id, size_t bytes) { (void)host, (void)id, (void)bytes; }
@@ -205,7 +221,8 @@ static void ask(struct shoal_infer *infer);
 
 static void on_done(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_inferred *inferred)
 {
-    (void)arg, (void)msg, (void)inferred;
+    (void)arg, (void)inferred;
+    f.msg = *msg;
     f.full += err == SHOAL_ERR_FULL;
     f.answered += err == SHOAL_OK;
     f.late += err == SHOAL_ERR_TIMEOUT;
@@ -309,13 +326,74 @@ static void a_request_that_is_cancelled_while_another_is_looked_at_is_left_alone
     (void)state;
     f.waits = f.ready_here = true;
     ask(&first);
-    ask(&second); /* the newest is looked at first */
-    f.cancels = first.number;
+    ask(&second); /* the oldest is looked at first */
+    f.cancels = second.number;
     f.ready_elsewhere = true;
     f.now_ns += 1000 * SHOAL_S;
     backend_infer_look(f.agent);
     assert_int_equal(f.late, 1);
     assert_true(f.agent->infer_calls == NULL);
+}
+
+static void check_order(uint64_t first, unsigned count)
+{
+    assert_int_equal(f.ordered, count);
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(f.order[i], first + i);
+    f.ordered = 0;
+}
+
+static void who_has_been_held_longest_gets_the_first_kernel(void **state)
+{
+    (void)state;
+    ask_many(3);
+    answer_groups();
+    backend_infer_look(f.agent);
+    ask_many(2);
+    answer_groups();
+    f.now_ns += 5 * SHOAL_S;
+    backend_infer_look(f.agent); /* their group is asked again, and answers for the newest first */
+    for (unsigned i = 0; i < f.asked_count / 2; i++) {
+        void *arg = f.asked[i].arg;
+
+        f.asked[i].arg = f.asked[f.asked_count - 1 - i].arg;
+        f.asked[f.asked_count - 1 - i].arg = arg;
+    }
+    answer_groups();
+    f.ready_here = true;
+    backend_infer_look(f.agent);
+    check_order(1, 5);
+}
+
+/* A look asks for so many, of those that wait longest; those that cannot go keep nobody else from it. */
+static void all_that_wait_are_asked_back_in_turn_the_oldest_first(void **state)
+{
+    struct shoal_infer infers[20];
+
+    (void)state;
+    f.waits = f.ready_here = f.kept = true;
+    for (unsigned i = 0; i < 20; i++)
+        ask(&infers[i]);
+    f.ready_elsewhere = true;
+    backend_infer_look(f.agent);
+    check_order(1, 8);
+    backend_infer_look(f.agent);
+    check_order(9, 8);
+    backend_infer_look(f.agent);
+    check_order(17, 4);
+    backend_infer_look(f.agent);
+    check_order(1, 8);
+    for (unsigned i = 0; i < 20; i++)
+        backend_infer_cancel(f.agent, infers[i].number);
+}
+
+static void a_refusal_names_what_was_full(void **state)
+{
+    (void)state;
+    f.ready_elsewhere = f.crowded = true;
+    ask_many(1);
+    assert_int_equal(f.full, 1);
+    assert_string_equal(f.msg.text, "the way to this model's hosts is full; send it again in a second, or ask another node");
 }
 
 int main(void)
@@ -325,6 +403,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_is_asked_about_again_keeps_its_place, begin, end),
         cmocka_unit_test_setup_teardown(a_request_that_comes_while_others_are_looked_at_is_held, begin, end),
         cmocka_unit_test_setup_teardown(a_request_that_is_cancelled_while_another_is_looked_at_is_left_alone, begin, end),
+        cmocka_unit_test_setup_teardown(who_has_been_held_longest_gets_the_first_kernel, begin, end),
+        cmocka_unit_test_setup_teardown(all_that_wait_are_asked_back_in_turn_the_oldest_first, begin, end),
+        cmocka_unit_test_setup_teardown(a_refusal_names_what_was_full, begin, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
