@@ -70,14 +70,14 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
 
     (void)events;
     /* An error (the other end closed with something unread) is told once, and not polled any more: what it said is read to its
-     * end. Else the rest is read in the next turn: level-triggered; of one that went deaf there is none. */
+     * end. Else the rest is read in the next turn: level-triggered. */
     for (unsigned i = 0; status < 0 || i < TURN_MESSAGES_MAX; i++) {
         static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
         ssize_t len = recv(link->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
         if (len < 0 && (errno == ECONNRESET || errno == EINTR))
             continue;
-        if (len < 0 && shoal_worker_recv_later(errno) && status >= 0 && !link->deaf)
+        if (len < 0 && shoal_worker_recv_later(errno) && status >= 0)
             return;
         if (len <= 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK) {
             worker_link_close(link);
@@ -86,8 +86,6 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
         if (!on_worker_message(link, &workers->message))
             return;
     }
-    if (link->deaf)
-        worker_link_close(link);
 }
 
 void worker_links_hear(struct workers *workers, uint64_t worker_id)
@@ -155,8 +153,6 @@ void workers_send(struct workers *workers, uint64_t worker_id, const struct shoa
     }
     if (send(link->fd, bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return;
-    if (link == workers->heard)
-        link->deaf = true; /* its reader closes it */
-    else
-        worker_link_close(link); /* it connects again and hears what it needs */
+    link->deaf = true; /* it connects again and hears what it needs */
+    (void)shutdown(link->fd, SHUT_RDWR); /* what it has said is read to its end, which closes it */
 }

@@ -63,7 +63,7 @@ struct worker_link {
     int fd;
     uv_poll_t poll;
     bool known;
-    bool deaf; /* it could not be answered while it was heard: it is closed once the rest was */
+    bool deaf; /* it could not be told something: it is closed once the rest of what it said was heard */
     struct shoal_job_id job;
     uint64_t worker_id;
     struct worker_link *next;

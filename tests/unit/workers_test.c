@@ -370,6 +370,46 @@ static void a_worker_that_is_gone_when_it_is_answered_is_heard_to_its_end(void *
     turns(f);
 }
 
+/* Why it failed is among what it said. */
+static void a_worker_that_is_gone_when_it_is_told_something_is_heard_to_its_end(void **state)
+{
+    static struct shoal_worker_message call = { .kind = SHOAL_WORKER_WRITE_FINAL };
+    struct fixture *f = *state;
+    int worker;
+
+    f->knows = true;
+    worker = say_hello(f);
+    say_later = true;
+    for (unsigned i = 0; i < 10; i++)
+        say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    (void)close(worker);
+    workers_send(f->workers, 11, &call);
+    workers_send(f->workers, 11, &call);
+    assert_int_equal(f->hellos, 1); /* in a turn of its own: steps do not nest */
+    turns(f);
+    assert_int_equal(f->hellos, 11);
+}
+
+/* It has to connect again, and to hear what it needs. */
+static void a_worker_that_does_not_listen_is_hung_up_on(void **state)
+{
+    static struct shoal_worker_message call = { .kind = SHOAL_WORKER_WRITE_FINAL };
+    static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
+    struct fixture *f = *state;
+    int worker;
+
+    f->knows = true;
+    worker = say_hello(f);
+    for (unsigned i = 0; i < 10000; i++)
+        workers_send(f->workers, 11, &call);
+    turns(f);
+    while (recv(worker, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+        continue;
+    assert_true(is_closed(worker));
+    (void)close(worker);
+}
+
 /* Its runner has not answered an agent that has just started: a HELLO that was only dropped would never come again. */
 static void a_worker_that_is_not_known_yet_is_hung_up_on(void **state)
 {
@@ -886,6 +926,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
         cmocka_unit_test_setup_teardown(the_last_words_of_a_worker_that_did_not_listen_are_heard, setup, teardown),
         cmocka_unit_test_setup_teardown(a_worker_that_is_gone_when_it_is_answered_is_heard_to_its_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_that_is_gone_when_it_is_told_something_is_heard_to_its_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_that_does_not_listen_is_hung_up_on, setup, teardown),
         cmocka_unit_test_setup_teardown(a_stranger_closes_no_workers_connection, setup, teardown),
         cmocka_unit_test_setup_teardown(descriptors_that_come_along_are_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_descriptor_of_a_runner_is_closed, setup, teardown),
