@@ -1,4 +1,6 @@
-/* A file of this host as a blob, here and on one more host: it is promised when both hold it. */
+/* A file of this host as a blob, here and on one more host: it is promised when both hold it.
+ *
+ * B1. The file is read on a thread, piece by piece: it may lie on a disk that is slow, and be large. */
 #include "agent.h"
 
 #include <errno.h>
@@ -27,6 +29,8 @@ struct storing {
     struct shoal_node_id nodes[8];
     size_t node_count;
     size_t node;
+    uv_fs_t read;
+    size_t have; /* bytes of the piece that the writer has not taken */
     uint8_t piece[64 * SHOAL_KIB];
 };
 
@@ -150,37 +154,55 @@ static void on_written(void *arg, enum shoal_err err, const struct shoal_msg *ms
         stored(s, err, msg == NULL ? "the blob store is busy" : msg->text);
 }
 
-static void write_pieces(void *arg)
+static void failed(struct storing *s, enum shoal_err err, const char *text)
+{
+    shoal_blob_writer_abort(s->writer);
+    stored(s, err, text);
+}
+
+static void on_read(uv_fs_t *fs);
+
+/* B1. */
+static void read_piece(struct storing *s)
+{
+    uv_buf_t buf = uv_buf_init((char *)s->piece, sizeof(s->piece));
+
+    if (uv_fs_read(&s->agent->loop, &s->read, s->fd, &buf, 1, -1, on_read) != 0)
+        failed(s, SHOAL_ERR_STORAGE, "no memory to read a file");
+}
+
+/* A piece that was read goes to the writer. Also called by it: the disk has caught up. */
+static void write_piece(void *arg)
 {
     struct storing *s = arg;
     struct shoal_msg msg;
+    enum shoal_err err;
 
-    for (;;) {
-        ssize_t n = read(s->fd, s->piece, sizeof(s->piece));
-        enum shoal_err err;
+    if (s->have == 0)
+        return; /* it is being read */
+    err = shoal_blob_writer_append(s->writer, shoal_view_of(s->piece, s->have), &msg);
+    if (err == SHOAL_ERR_FULL)
+        return; /* the disk is behind: it says when to go on */
+    s->have = 0;
+    if (err == SHOAL_OK)
+        read_piece(s);
+    else
+        failed(s, err, msg.text);
+}
 
-        if (n <= 0) {
-            struct shoal_blob_writer *writer = s->writer;
+static void on_read(uv_fs_t *fs)
+{
+    struct storing *s = fs->data;
+    ssize_t got = fs->result;
 
-            if (n < 0) {
-                shoal_blob_writer_abort(writer);
-                stored(s, SHOAL_ERR_STORAGE, strerror(errno));
-                return;
-            }
-            s->writer = NULL;
-            shoal_blob_writer_finish(writer, on_written, s);
-            return;
-        }
-        err = shoal_blob_writer_append(s->writer, shoal_view_of(s->piece, (size_t)n), &msg);
-        if (err == SHOAL_ERR_FULL) { /* the disk is behind: go on when it says so */
-            (void)lseek(s->fd, -n, SEEK_CUR);
-            return;
-        }
-        if (err != SHOAL_OK) {
-            shoal_blob_writer_abort(s->writer);
-            stored(s, err, msg.text);
-            return;
-        }
+    uv_fs_req_cleanup(fs);
+    if (got > 0) {
+        s->have = (size_t)got;
+        write_piece(s);
+    } else if (got < 0) {
+        failed(s, SHOAL_ERR_STORAGE, strerror((int)-got));
+    } else {
+        shoal_blob_writer_finish(s->writer, on_written, s);
     }
 }
 
@@ -194,11 +216,11 @@ static void store_fd(struct agent *agent, struct shoal_job_id job, int fd, agent
     s->fd = fd;
     s->done = done;
     s->arg = arg;
-    if (shoal_blob_writer_create(agent->blobs, job, write_pieces, s, &s->writer) != SHOAL_OK) {
+    s->read.data = s;
+    if (shoal_blob_writer_create(agent->blobs, job, write_piece, s, &s->writer) != SHOAL_OK)
         stored(s, SHOAL_ERR_FULL, "the blob store is busy");
-        return;
-    }
-    write_pieces(s);
+    else
+        read_piece(s);
 }
 
 /* `fd` is taken; negative: `path` could not be opened. */

@@ -50,6 +50,22 @@ __attribute__((visibility("default"))) struct dirent *readdir(DIR *dir)
     return real(dir);
 }
 
+/* Bytes that were read by the loop of files. */
+static atomic_uint read_by_loop;
+
+__attribute__((visibility("default"))) ssize_t read(int fd, void *buf, size_t len)
+{
+    static ssize_t (*real)(int fd, void *buf, size_t len);
+    ssize_t got;
+
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "read");
+    got = real(fd, buf, len);
+    if (pthread_equal(pthread_self(), loop_thread) && got > 4096) /* libuv's own word to itself is small */
+        atomic_fetch_add(&read_by_loop, (unsigned)got);
+    return got;
+}
+
 struct fixture {
     char dir[64];
     char own[AGENT_PATH_BYTES]; /* the job's folder */
@@ -59,6 +75,7 @@ struct fixture {
     enum shoal_err err;
     char json[1024];
     unsigned answered, refused;
+    struct shoal_hash blob;
 };
 
 static const struct shoal_job_id job_id = { { 7 } };
@@ -402,6 +419,67 @@ static void the_files_of_a_result_are_looked_for_on_a_thread_and_to_a_bound(void
         fail_msg("%u names were looked at, %u of them on the loop", atomic_load(&looks), atomic_load(&looks_of_loop));
 }
 
+static void on_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
+{
+    struct fixture *f = arg;
+
+    f->done = true;
+    f->err = err;
+    (void)snprintf(f->json, sizeof(f->json), "%s", text);
+    f->blob = hash;
+}
+
+/* The file that was stored has the same bytes. */
+static void on_blob(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view view)
+{
+    struct fixture *f = arg;
+    struct shoal_buf file = { 0 };
+
+    (void)msg;
+    f->done = true;
+    f->whole = err == SHOAL_OK && shoal_disk_read_below(f->own, "large", view.len, &file, NULL) == SHOAL_OK &&
+               shoal_view_equal(view, shoal_buf_view(&file));
+    shoal_buf_deinit(&file);
+}
+
+static void on_blobs_stopped(void *arg) { ((struct fixture *)arg)->done = true; }
+
+static void store(struct fixture *f, const char *name)
+{
+    f->done = false;
+    agent_store_below(f->agent, job_id, f->own, name, on_stored, f);
+    RUN_AGENT_UNTIL(f, f->done);
+}
+
+/* It may lie on a disk that is slow. */
+static void a_file_becomes_a_blob_without_the_loop_reading_it(void **state)
+{
+    struct fixture *f = *state;
+    char path[AGENT_PATH_BYTES];
+    struct shoal_blobs_options options = { .loop = &f->agent->loop, .dir = path };
+    struct shoal_msg msg;
+
+    (void)snprintf(path, sizeof(path), "%s/blobs", f->dir);
+    assert_int_equal(shoal_blobs_create(&f->agent->blobs, &options, &msg), SHOAL_OK);
+    assert_int_equal(run("cd %s && seq 1000000 > large && : > empty", f->own), 0);
+    atomic_store(&read_by_loop, 0);
+    store(f, "large");
+    assert_int_equal(f->err, SHOAL_OK);
+    assert_int_equal(atomic_load(&read_by_loop), 0);
+    f->done = false;
+    assert_int_equal(shoal_blobs_get(f->agent->blobs, f->blob, 8 * SHOAL_MIB, on_blob, f), SHOAL_OK);
+    RUN_AGENT_UNTIL(f, f->done);
+    assert_true(f->whole);
+    store(f, "empty");
+    assert_int_equal(f->err, SHOAL_OK);
+    lay(f, FOLDER, "folder");
+    store(f, "folder");
+    assert_int_equal(f->err, SHOAL_ERR_STORAGE);
+    f->done = false;
+    shoal_blobs_stop(f->agent->blobs, on_blobs_stopped, f);
+    RUN_AGENT_UNTIL(f, f->done);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -415,6 +493,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_order_of_logs_is_read_to_its_bound, setup, teardown),
         cmocka_unit_test_setup_teardown(what_lies_where_a_file_belongs_is_cleared_away, setup, teardown),
         cmocka_unit_test_setup_teardown(a_folder_of_logs_is_looked_at_to_its_bound, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_becomes_a_blob_without_the_loop_reading_it, setup, teardown),
         cmocka_unit_test_setup_teardown(the_files_of_a_result_are_looked_for_on_a_thread_and_to_a_bound, setup, teardown),
     };
 
