@@ -13,6 +13,11 @@
 
 #include "shoal/banned.h"
 
+#define NODES_BYTES 2048
+#define PATH_BYTES_MAX 4096
+#define URL_BYTES (NODES_BYTES + PATH_BYTES_MAX + 16)
+#define TOO_LONG '\x01' /* in a path, before what did not fit */
+
 #define NODE_DEFAULT "https://127.0.0.1:9243"
 #define ANSWER_BYTES_MAX (64u << 20)
 
@@ -560,7 +565,7 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
     struct transfer transfer = { .call = call, .answer = answer };
     struct curl_slist *headers = NULL;
     curl_mime *form = NULL;
-    char url[4096];
+    char url[URL_BYTES];
     char line[2048];
     CURLcode code;
     int result;
@@ -624,14 +629,24 @@ static void say_hushed(const struct cli_answer *answer, int code)
         cli_refused(answer);
 }
 
+static int refuse_address(struct cli_answer *answer, const char *part, bool hush)
+{
+    answer->unsent = true;
+    (void)snprintf(answer->fault, sizeof(answer->fault), "\"%.60s...\" is too long for an address; nothing was sent", part);
+    return hush ? SHOAL_EXIT_USAGE : cli_fail(SHOAL_EXIT_USAGE, "%s", answer->fault);
+}
+
 int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *answer, bool hush)
 {
-    char nodes[2048];
+    const char *too_long = strchr(call->path, TOO_LONG);
+    char nodes[NODES_BYTES];
     char *at = nodes;
     int result = SHOAL_EXIT_FAILED;
     bool try_next = true;
 
     *answer = (struct cli_answer){ .status = 0 };
+    if (too_long != NULL || strlen(call->path) > PATH_BYTES_MAX)
+        return refuse_address(answer, too_long != NULL ? too_long + 1 : call->path, hush);
     if (!load_curl() || lib.global_init(CURL_GLOBAL_DEFAULT) != 0)
         return cli_fail(SHOAL_EXIT_FAILED, "libcurl cannot be loaded; install the package libcurl4");
     if (call->node != NULL)
@@ -682,10 +697,15 @@ void cli_encode(const char *text, char *out, size_t cap)
     static const char digits[] = "0123456789ABCDEF";
     size_t len = 0;
 
-    for (; *text != '\0' && len + 4 < cap; text++) {
-        unsigned char c = (unsigned char)*text;
+    for (const char *at = text; *at != '\0'; at++) {
+        unsigned char c = (unsigned char)*at;
+        bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("-._~", c) != NULL;
 
-        if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("-._~", c) != NULL) {
+        if (len + (plain ? 1 : 3) >= cap) {
+            (void)snprintf(out, cap, "%c%s", TOO_LONG, text);
+            return;
+        }
+        if (plain) {
             out[len++] = (char)c;
         } else {
             out[len++] = '%';

@@ -177,7 +177,7 @@ int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *
 bool cli_read_line(const char *path, char *out, size_t cap);
 /* The size of the terminal, else COLUMNS; where neither says it, both stay as they are. */
 void cli_terminal_size(unsigned *width, unsigned *lines);
-/* Percent-encodes one path segment. */
+/* Percent-encodes one path segment. What does not fit would name something else: it makes an address that cli_call() refuses. */
 void cli_encode(const char *text, char *out, size_t cap);
 
 /* Packs a directory as tar.gz with its base name on top, into a new temporary file; the caller removes it. */

@@ -144,6 +144,44 @@ static void of_workers_counts_the_tasks_of_an_array(void **state)
     }
 }
 
+/* What would be cut off would name something else. */
+static void of_an_address_is_sent_whole_or_not_at_all(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t cap; /* of the address's part */
+        const char *encoded; /* NULL: it does not fit */
+    } cases[] = {
+        { "model/\xc3\xbc", 16, "model%2F%C3%BC" }, { "model/\xc3\xbc", 15, "model%2F%C3%BC" },
+        { "model/\xc3\xbc", 14, NULL },            { "abc", 4, "abc" },
+        { "abcd", 4, NULL },                       { "", 4, "" },
+    };
+    static char long_path[5000];
+    struct cli_call call = { .method = "GET", .node = "http://127.0.0.1:1" };
+    struct cli_answer answer;
+    struct cli cli = { .quiet = true };
+    char part[32], path[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        cli_encode(cases[i].text, part, cases[i].cap);
+        if (cases[i].encoded != NULL)
+            assert_string_equal(part, cases[i].encoded);
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/why", part);
+        call.path = path;
+        if (cases[i].encoded == NULL) {
+            assert_int_equal(cli_call(&cli, &call, &answer, true), SHOAL_EXIT_USAGE);
+            assert_non_null(strstr(answer.fault, "too long"));
+            cli_answer_free(&answer);
+        }
+    }
+    memset(long_path, 'a', sizeof(long_path) - 1);
+    long_path[0] = '/';
+    call.path = long_path;
+    assert_int_equal(cli_call(&cli, &call, &answer, true), SHOAL_EXIT_USAGE);
+    cli_answer_free(&answer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +191,7 @@ int main(void)
         cmocka_unit_test(of_an_error_is_plain),
         cmocka_unit_test(of_a_log_is_shown_at_a_terminal),
         cmocka_unit_test(of_workers_counts_the_tasks_of_an_array),
+        cmocka_unit_test(of_an_address_is_sent_whole_or_not_at_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
