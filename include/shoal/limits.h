@@ -250,10 +250,10 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_SUPPORT_ACTIONS_MAX 64
 #define SHOAL_SUPPORT_INLINE_CLAIMS_MAX 8
 
-/* Links. Peers an agent may want or have; dials of first contact at once; connections whose handshake is open (the
+/* Links. Peers an agent may want or have; probes at once; connections whose handshake is open (the
  * oldest is closed to make room: an honest one lasts milliseconds). */
 #define SHOAL_LINK_PEERS_MAX 2048
-#define SHOAL_LINK_CONTACTS_MAX 64
+#define SHOAL_LINK_PROBES_MAX 64
 #define SHOAL_LINK_HANDSHAKES_MAX 64
 /* So much may wait to be sent, per lane: then a send is answered FULL. Room for four of the largest frames. */
 #define SHOAL_LINK_CONTROL_QUEUE_MAX (5 * SHOAL_MIB)

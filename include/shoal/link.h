@@ -34,7 +34,7 @@ struct shoal_link_peer {
 
 /* A dial that came to nothing. */
 struct shoal_link_failure {
-    struct shoal_node_id node; /* zero: first contact */
+    struct shoal_node_id node;
     struct shoal_address address;
     enum shoal_err err; /* UNREACHABLE, TIMEOUT, DENIED (another mesh secret, or not the node expected), MALFORMED */
     bool refused;       /* the host answered that nothing listens there: the agent is down, the host is not */
@@ -110,12 +110,8 @@ void shoal_link_unwant(struct shoal_link *link, struct shoal_node_id node);
 /* Close the link now, if any: on_down comes on a later turn. */
 void shoal_link_close(struct shoal_link *link, struct shoal_node_id node);
 
-/* Dial an address whose node is not known yet, once. It ends in on_up, or in on_failure with a zero node. A node that
- * is linked already, or this node itself, is an on_failure with EXISTS. FULL: too many contacts at once. */
-SHOAL_MUST_CHECK enum shoal_err shoal_link_contact(struct shoal_link *link, struct shoal_address address);
-
 /* Ask, once, who listens at an address. Nothing changes there: a link that this node has with it stays. It ends in on_probed.
- * FULL: too many contacts at once. */
+ * FULL: too many probes at once. */
 SHOAL_MUST_CHECK enum shoal_err shoal_link_probe(struct shoal_link *link, struct shoal_address address);
 
 /* The frame is copied. FULL: the lane's queue is full, wait for on_writable. UNREACHABLE: no link. TOO_BIG: larger than

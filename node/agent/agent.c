@@ -199,7 +199,7 @@ static void on_link_failure(void *arg, const struct shoal_link_failure *failure)
 {
     struct agent *agent = arg;
 
-    if (failure->refused && !shoal_node_id_is_zero(failure->node)) {
+    if (failure->refused) {
         if (agent->membership != NULL)
             membership_refused(agent->membership, failure->node);
         link_event(agent, failure->node, SHOAL_SCHED_LINK_REFUSED);

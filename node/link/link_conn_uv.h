@@ -29,7 +29,6 @@ struct conn {
     enum conn_state state;
     enum shoal_lane lane;
     bool dialled;
-    bool contact; /* a dial of first contact, or of a probe */
     bool probe;   /* it ends before it is open: the BULK lane of a session that does not exist is refused, and harms nothing */
     bool preamble_read;
     bool ending; /* a refusal is on its way out; nothing is read any more */
@@ -68,7 +67,7 @@ struct shoal_link {
     struct shoal_rand chance;
     struct conn *conns;
     struct peer **buckets;
-    unsigned peers_count, contacts_count, handles_open;
+    unsigned peers_count, probes_count, handles_open;
     uint16_t port;
     uint64_t period_ns;
     uint64_t noted_ns;

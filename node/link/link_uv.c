@@ -1,6 +1,6 @@
 /* Links between agents: which connections live, and for whom (link.h; link_conn_uv.c draws one connection).
  *
- *   want b, or contact an address
+ *   want b
  *      dial CONTROL --handshake--> OPEN: on_up, then dial BULK with the same session
  *      any of the two breaks, or is silent too long: both close, on_down, dial again after a jittered, doubled pause
  *
@@ -231,24 +231,14 @@ static void dial_bulk(struct shoal_link *link, struct peer *peer)
         link_on_broken(conn, SHOAL_ERR_UNREACHABLE, false, "no route, or no socket left");
 }
 
-static void contact_over(struct conn *conn)
-{
-    if (conn->contact) {
-        conn->contact = false;
-        conn->link->contacts_count--;
-    }
-}
-
 /* The dial of CONTROL is over, and not by an opening. */
 static void dial_ended(struct peer *peer)
 {
     struct conn *conn = peer->dial;
 
     peer->dial = NULL;
-    if (conn == NULL)
-        return;
-    contact_over(conn);
-    conn_close(conn);
+    if (conn != NULL)
+        conn_close(conn);
 }
 
 static bool is_admitted(const struct shoal_link *link, struct shoal_node_id node)
@@ -261,8 +251,8 @@ static bool is_admitted(const struct shoal_link *link, struct shoal_node_id node
 void link_on_key(struct conn *conn)
 {
     struct shoal_link *link = conn->link;
-    struct peer *peer;
 
+    SHOAL_ASSERT(conn->dialled);
     if (shoal_node_id_equal(conn->node, link->identity.node)) {
         link_on_broken(conn, SHOAL_ERR_EXISTS, false, "this node itself listens there");
         return;
@@ -272,23 +262,8 @@ void link_on_key(struct conn *conn)
         link_on_broken(conn, SHOAL_ERR_DENIED, false, "the node there was removed from this mesh");
         return;
     }
-    if (!shoal_node_id_is_zero(conn->expected)) {
-        if (!shoal_node_id_equal(conn->expected, conn->node))
-            link_on_broken(conn, SHOAL_ERR_DENIED, false, "another node answers there than the one that was expected");
-        return;
-    }
-    if (conn->probe)
-        return;
-    peer = peer_make(link, conn->node);
-    if (peer == NULL || peer->up) {
-        link_on_broken(conn, peer == NULL ? SHOAL_ERR_FULL : SHOAL_ERR_EXISTS, false,
-                       peer == NULL ? "too many peers" : "a link with that node is open already");
-        return;
-    }
-    dial_ended(peer);
-    conn->peer = peer;
-    conn->session = shoal_rand_u64(&link->chance);
-    peer->dial = conn;
+    if (!conn->probe && !shoal_node_id_equal(conn->expected, conn->node))
+        link_on_broken(conn, SHOAL_ERR_DENIED, false, "another node answers there than the one that was expected");
 }
 
 void link_on_open(struct conn *conn)
@@ -301,7 +276,6 @@ void link_on_open(struct conn *conn)
         return;
     }
     SHOAL_ASSERT(peer != NULL);
-    contact_over(conn);
     if (conn->lane == SHOAL_LANE_BULK) {
         SHOAL_ASSERT(peer->lanes[SHOAL_LANE_BULK] == conn);
         kick(link); /* what was sent early */
@@ -322,7 +296,7 @@ void link_on_refused(struct conn *conn, enum link_refusal why)
 {
     struct shoal_link *link = conn->link;
 
-    if (why == LINK_REFUSE_DUPLICATE && conn->lane == SHOAL_LANE_CONTROL && !conn->contact && conn->peer != NULL) {
+    if (why == LINK_REFUSE_DUPLICATE && conn->lane == SHOAL_LANE_CONTROL && conn->peer != NULL) {
         link->stats.drop_duplicate++;
         schedule_redial(link, conn->peer);
         dial_ended(conn->peer);
@@ -587,7 +561,7 @@ void link_on_broken(struct conn *conn, enum shoal_err err, bool refused, const c
         peer->dial = NULL;
         schedule_redial(link, peer);
     }
-    contact_over(conn);
+    link->probes_count -= is_probe;
     failure.node = conn->expected;
     failure.address = conn->address;
     if (err == SHOAL_ERR_UNSUPPORTED)
@@ -627,7 +601,7 @@ static bool check_conns(struct shoal_link *link, bool was_late)
     uint64_t now_ns = conn_now_ns();
 
     for (struct conn *conn = link->conns; conn != NULL; conn = conn->next) {
-        if (conn->state == CONN_QUEUED && conn->dialled && conn->contact) {
+        if (conn->state == CONN_QUEUED && conn->probe) {
             if (conn_dial(conn) == SHOAL_OK)
                 continue;
             link_on_broken(conn, SHOAL_ERR_UNREACHABLE, false, "no route, or no socket left");
@@ -761,34 +735,19 @@ void shoal_link_close(struct shoal_link *link, struct shoal_node_id node)
     kick(link);
 }
 
-static struct conn *contact(struct shoal_link *link, struct shoal_address address, enum shoal_lane lane)
+enum shoal_err shoal_link_probe(struct shoal_link *link, struct shoal_address address)
 {
     struct conn *conn;
 
-    if (link->contacts_count == SHOAL_LINK_CONTACTS_MAX || link->stopping)
-        return NULL;
-    conn = dial_create(link, address, lane);
-    if (conn == NULL)
-        return NULL;
-    conn->contact = true;
-    link->contacts_count++;
-    kick(link);
-    return conn;
-}
-
-enum shoal_err shoal_link_contact(struct shoal_link *link, struct shoal_address address)
-{
-    return contact(link, address, SHOAL_LANE_CONTROL) == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
-}
-
-enum shoal_err shoal_link_probe(struct shoal_link *link, struct shoal_address address)
-{
-    struct conn *conn = contact(link, address, SHOAL_LANE_BULK);
-
+    if (link->probes_count == SHOAL_LINK_PROBES_MAX || link->stopping)
+        return SHOAL_ERR_FULL;
+    conn = dial_create(link, address, SHOAL_LANE_BULK);
     if (conn == NULL)
         return SHOAL_ERR_FULL;
     conn->probe = true;
     conn->session = shoal_rand_u64(&link->chance);
+    link->probes_count++;
+    kick(link);
     return SHOAL_OK;
 }
 

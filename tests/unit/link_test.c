@@ -415,25 +415,6 @@ static void simultaneous_dials_end_in_one_link(void **state)
     assert_int_equal(a->failures + b->failures, 0);
 }
 
-static void a_first_contact_learns_who_is_there(void **state)
-{
-    struct fixture *f = *state;
-    struct end *a = &f->ends[0];
-
-    start(f, 0, 0);
-    start(f, 1, 0);
-    assert_int_equal(shoal_link_contact(a->link, loopback(shoal_link_port(f->ends[1].link))), SHOAL_OK);
-    RUN_UNTIL(f, a->ups == 1 && f->ends[1].ups == 1);
-    assert_true(shoal_node_id_equal(a->peer.node, node(f, 1)));
-    assert_int_equal(shoal_link_contact(a->link, loopback(shoal_link_port(f->ends[1].link))), SHOAL_OK);
-    RUN_UNTIL(f, a->failures == 1);
-    assert_int_equal(a->failure.err, SHOAL_ERR_EXISTS);
-    assert_int_equal(shoal_link_contact(a->link, loopback(shoal_link_port(a->link))), SHOAL_OK);
-    RUN_UNTIL(f, a->failures == 2);
-    assert_int_equal(a->failure.err, SHOAL_ERR_EXISTS);
-    assert_int_equal(a->downs, 0);
-}
-
 static enum shoal_err probe(struct fixture *f, unsigned from, struct shoal_address address)
 {
     struct end *end = &f->ends[from];
@@ -1064,7 +1045,6 @@ int main(void)
         CASE(what_waits_for_the_second_lane_is_bounded),
         CASE(a_second_lane_of_another_session_is_refused),
         CASE(a_loop_that_stood_still_takes_nobody_for_dead),
-        CASE(a_first_contact_learns_who_is_there),
         CASE(a_probe_says_who_is_there_and_changes_nothing),
         CASE(a_probe_has_its_time_whatever_becomes_of_another),
         CASE(a_stranger_is_refused_and_told_why),
