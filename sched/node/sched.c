@@ -331,6 +331,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_PARK: sched_on_park(s, from, &frame); break;
         case FRAME_NEWS: err = sched_on_news(s, from, &frame); break;
         case FRAME_SEAL: sched_on_seal(s, from, &frame); break;
+        case FRAME_KINDS: break; /* none that was read */
         }
     }
     if (err == SHOAL_ERR_MALFORMED)

@@ -209,6 +209,7 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_bool(w, f->u.seal.wanted);
         put_seal(w, &f->u.seal.seal);
         break;
+    case FRAME_KINDS: break;
     }
     return !w->failed;
 }
@@ -369,6 +370,7 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.seal.wanted = shoal_get_bool(r);
         get_seal(r, &f->u.seal.seal);
         break;
+    case FRAME_KINDS: break;
     }
 }
 

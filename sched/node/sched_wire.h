@@ -29,8 +29,8 @@ enum frame_kind {
     FRAME_PARK,    /* a group leaves memory, or comes back: sched_park.c */
     FRAME_NEWS,    /* my free slots, or what a job that I lead wants now, before gossip says so: sched_news.c */
     FRAME_SEAL,    /* my seal on a version of the mesh: sched_seal.c */
+    FRAME_KINDS,
 };
-#define FRAME_KINDS 19
 
 enum park_word {
     PARK_ASK,  /* from the leader: park this group, which stands at (term, index) */

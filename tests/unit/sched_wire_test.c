@@ -93,6 +93,7 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.seal.seal.binds = true;
         memset(f.u.seal.seal.signature, 6, sizeof(f.u.seal.seal.signature));
         break;
+    case FRAME_KINDS: break;
     }
     return f;
 }
