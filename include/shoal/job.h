@@ -8,12 +8,12 @@
  * J1. Only shoal_job_apply() changes a job, entry by entry in log order; every guardian gets the same bytes.
  * J2. An ended state never changes. An entry that makes no sense in the state it meets changes nothing (REFUSED).
  * J3. Epochs only rise; a member of an epoch is a placement; the epoch's call is running.
+ * J4. Memory: taken at create and restore from the specification's size; apply allocates nothing.
  * J5. A recovery generation begins without scripts, drivers and members of an epoch: those of before are void. Its
  *     epochs are numbered above all of before, known here or not. Engines may come along: what they compute is fenced
  *     by epochs, and has the same bits whoever computes it.
- * J9. Plain scripts end in one entry: RESULT takes the job to FINISHED and its placements with it. It is proposed when
- *     every script has ended with 0. Drivers and arrays commit their end first (`result_wanted`), then the result.
- * J4. Memory: taken at create and restore from the specification's size; apply allocates nothing. */
+ * J6. Plain scripts end in one entry: RESULT takes the job to FINISHED and its placements with it. It is proposed when
+ *     every script has ended with 0. Drivers and arrays commit their end first (`result_wanted`), then the result. */
 #ifndef SHOAL_JOB_H
 #define SHOAL_JOB_H
 

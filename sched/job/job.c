@@ -1,4 +1,4 @@
-/* A job's replicated state: create, apply, look. See shoal/job.h for the picture and J1 to J4; the moves are those of
+/* A job's replicated state: create, apply, look. See shoal/job.h for the picture and J1 to J6; the moves are those of
  * execs-api 5.3. */
 #include "shoal/job.h"
 #include "shoal/job_entry.h"
@@ -424,13 +424,13 @@ static unsigned apply_snapshot(struct shoal_job *job, const struct shoal_job_ent
     return SHOAL_JOB_CHANGED_CALLS;
 }
 
-/* J9: what was placed has ended well, so the leases go with the job. */
+/* J6: what was placed has ended well, so the leases go with the job. */
 static unsigned end_scripts(struct shoal_job *job)
 {
-    SHOAL_ASSERT(job->result_wanted || job->placement_count > 0); /* J9 */
+    SHOAL_ASSERT(job->result_wanted || job->placement_count > 0); /* J6 */
     if (job->result_wanted)
         return 0;
-    SHOAL_ASSERT(!job->spec.elastic && job->tasks == NULL); /* J9 */
+    SHOAL_ASSERT(!job->spec.elastic && job->tasks == NULL); /* J6 */
     job->exit_code = 0;
     job->placement_count = 0;
     return SHOAL_JOB_CHANGED_PLACES;
@@ -438,7 +438,7 @@ static unsigned end_scripts(struct shoal_job *job)
 
 static unsigned apply_result(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
-    bool at_once = !job->spec.elastic && job->tasks == NULL && job->placement_count > 0; /* J9 */
+    bool at_once = !job->spec.elastic && job->tasks == NULL && job->placement_count > 0; /* J6 */
     unsigned changed;
 
     SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_RESULT); /* J1 */

@@ -533,7 +533,7 @@ static bool finish_result(struct lead_step *s)
     const struct shoal_placement *place = shoal_job_driver(lead->job);
     struct shoal_job_entry *entry;
 
-    SHOAL_ASSERT(s->lead->job->result_wanted || s->lead->ended_well); /* J9 */
+    SHOAL_ASSERT(s->lead->job->result_wanted || s->lead->ended_well); /* J6 */
     for (uint32_t i = 0; place == NULL && i < lead->job->placement_count; i++)
         if (lead->job->placements[i].role == SHOAL_JOB_SCRIPT && lead->job->placements[i].rank == 0)
             place = &lead->job->placements[i];
@@ -773,7 +773,7 @@ bool lead_finish(struct lead_step *s)
     if (lead->fail_text[0] != '\0')
         return lead_propose_state(s, SHOAL_JOB_ERROR, lead->fail_code, false, lead->fail_text);
     /* A driver's end is committed before its result is made: its successor would run the script again. The end of plain
-     * scripts is one entry (J9); should this leader die before it, the next one hears of their ends from the hosts. */
+     * scripts is one entry (J6); should this leader die before it, the next one hears of their ends from the hosts. */
     lead->ended_well = well && !job->spec.elastic;
     if (well)
         return job->spec.elastic ? lead_propose_state(s, job->state, 0, true, "") : finish_result(s);

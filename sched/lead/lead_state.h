@@ -172,7 +172,7 @@ struct shoal_lead {
     uint64_t train_state_key;
     uint64_t train_state_worker;
     uint64_t ran_ns; /* when a process of it was first seen to have run; 0: not yet */
-    bool ended_well; /* every script has; only the result is missing (J9) */
+    bool ended_well; /* every script has; only the result is missing (J6) */
     /* The end. */
     char fail_text[SHOAL_JOB_REASON_BYTES]; /* not empty: the job is to end with ERROR */
     char *call_text;      /* elastic jobs: why call `call_failed` failed; train() raises with it in the driver */

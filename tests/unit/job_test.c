@@ -325,7 +325,7 @@ static void test_an_ended_job_has_no_workers(void **state)
     shoal_job_destroy(job);
 }
 
-/* J9. */
+/* J6. */
 static void test_plain_scripts_end_in_one_entry(void **state)
 {
     struct shoal_job *job = new_job(false);

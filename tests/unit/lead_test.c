@@ -119,7 +119,7 @@ static void test_a_script_starts_with_one_entry(void **state)
     finish();
 }
 
-/* J9: what a job that ends at once costs its guardians. */
+/* J6: what a job that ends at once costs its guardians. */
 static void test_a_short_script_costs_two_entries_beyond_its_founding(void **state)
 {
     (void)state;
