@@ -80,7 +80,8 @@ $(OUT)/tests/%: $(OUT)/tests/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
 
 # What the agent's files call there is the test's own.
-JOB_EVENTS := agent_host_event agent_serve_ended agent_serve_forget workers_close workers_create workers_kill workers_slot_left
+JOB_EVENTS := agent_bundle_let_go agent_folders_remove agent_host_event agent_materialise agent_serve_ended agent_serve_forget \
+              agent_tree_deleted shoal_cache_put workers_close workers_create workers_kill workers_slot_left
 $(OUT)/tests/unit/job_events_test: LDFLAGS += $(JOB_EVENTS:%=-Wl,--wrap=%)
 
 # Tests put it between an agent and its disk.

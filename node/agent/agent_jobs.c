@@ -131,6 +131,8 @@ struct unpacking {
     struct agent_job *job; /* NULL: it is gone, and nobody waits for its files */
     char bundle[AGENT_PATH_BYTES];
     char target[AGENT_PATH_BYTES + 32];
+    bool at_work;                                             /* the thread may write below the target */
+    char folder[AGENT_PATH_BYTES], results[AGENT_PATH_BYTES]; /* its job was deleted: they go after that; "": it was not */
     enum shoal_err err;
     struct shoal_msg msg;
     struct shoal_bundle_info info;
@@ -238,6 +240,8 @@ static void unpacking_end(struct unpacking *u, enum shoal_err err, const char *t
         job->unpacking = NULL;
     if (job != NULL && !u->agent->stopping)
         files_done(u->agent, job, err, text);
+    if (u->folder[0] != '\0')
+        agent_folders_remove(u->agent, u->folder, u->results);
     free(u);
 }
 
@@ -266,6 +270,7 @@ static void on_bundle(void *arg, enum shoal_err err, const char *path_or_text)
         return;
     }
     (void)snprintf(u->bundle, sizeof(u->bundle), "%s", path_or_text);
+    u->at_work = true;
     (void)uv_queue_work(&u->agent->loop, &u->work, unpack, unpacked);
 }
 
@@ -489,6 +494,7 @@ void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep)
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
 {
     struct agent_job *job = agent_job_find(agent, id);
+    struct unpacking *unpacking = job == NULL ? NULL : job->unpacking;
     char folder[AGENT_PATH_BYTES], results[AGENT_PATH_BYTES] = "";
 
     agent_job_closed(agent, id);
@@ -502,7 +508,12 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
         agent_find_result_dir(agent, id, results);
     agent_bundle_let_go(agent, id);
     agent_tree_deleted(agent, id);
-    agent_folders_remove(agent, folder, results);
+    if (unpacking == NULL || !unpacking->at_work) {
+        agent_folders_remove(agent, folder, results);
+        return;
+    }
+    memcpy(unpacking->folder, folder, sizeof(folder)); /* not before the thread has made its last file */
+    memcpy(unpacking->results, results, sizeof(results));
 }
 
 /* ---- start ---- */

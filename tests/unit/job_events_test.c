@@ -1,5 +1,5 @@
 /* A job may go while the control plane hears of it: what has told it touches nothing of the job after that (agent_jobs.c,
- * agent_tree.c, agent_workers.c). The control plane and the processes are this file's. */
+ * agent_tree.c, agent_workers.c). It may go while its files are unpacked, too. The control plane and the processes are this file's. */
 #include "node/agent/agent.h"
 
 #include <malloc.h>
@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "node/agent/agent_workers.h"
+#include "shoal/remove_tree.h"
 
 #include "no_env.h"
 
@@ -27,6 +28,9 @@ static struct {
     char dir[64];
     unsigned events, kills;
     bool anew; /* the job is made again at once, with one worker */
+    char bundle[80];
+    uv_sem_t go_on; /* the one thread for work */
+    unsigned removed;
 } f;
 
 /* ---- What the files under test ask ---- */
@@ -35,6 +39,11 @@ static struct {
 __typeof__(agent_host_event) __wrap_agent_host_event;
 __typeof__(agent_serve_ended) __wrap_agent_serve_ended;
 __typeof__(agent_serve_forget) __wrap_agent_serve_forget;
+__typeof__(agent_bundle_let_go) __wrap_agent_bundle_let_go;
+__typeof__(agent_folders_remove) __wrap_agent_folders_remove;
+__typeof__(agent_materialise) __wrap_agent_materialise;
+__typeof__(agent_tree_deleted) __wrap_agent_tree_deleted;
+__typeof__(shoal_cache_put) __wrap_shoal_cache_put;
 __typeof__(workers_close) __wrap_workers_close;
 __typeof__(workers_create) __wrap_workers_create;
 __typeof__(workers_kill) __wrap_workers_kill;
@@ -74,6 +83,30 @@ void __wrap_workers_kill(struct workers *workers, uint64_t worker_id, uint64_t g
 }
 
 void __wrap_agent_serve_forget(struct agent *agent, struct shoal_job_id job) { (void)agent, (void)job; }
+void __wrap_agent_bundle_let_go(struct agent *agent, struct shoal_job_id job) { (void)agent, (void)job; }
+void __wrap_agent_tree_deleted(struct agent *agent, struct shoal_job_id job) { (void)agent, (void)job; }
+
+enum shoal_err __wrap_shoal_cache_put(struct shoal_cache *cache, enum shoal_cache_table table, struct shoal_view key,
+                                      struct shoal_view value)
+{
+    (void)cache, (void)table, (void)key, (void)value;
+    return SHOAL_OK;
+}
+
+void __wrap_agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, agent_path_fn *done,
+                              void *arg)
+{
+    (void)agent, (void)job, (void)hash;
+    done(arg, SHOAL_OK, f.bundle);
+}
+
+void __wrap_agent_folders_remove(struct agent *agent, const char *folder, const char *other)
+{
+    (void)agent;
+    f.removed++;
+    assert_true(shoal_remove_tree(folder) && shoal_remove_tree(other));
+}
+
 void __wrap_agent_serve_ended(struct agent *agent, uint64_t worker_id) { (void)agent, (void)worker_id; }
 
 /* ---- The tests ---- */
@@ -186,15 +219,58 @@ static void an_end_of_a_worker_is_none_of_the_job_that_is_made_anew(void **state
         assert_true(job->runs[i].used);
 }
 
+static void wait_to_go_on(uv_work_t *work)
+{
+    (void)work;
+    uv_sem_wait(&f.go_on);
+}
+
+static void went_on(uv_work_t *work, int status) { (void)work, (void)status; }
+
+/* Else what the thread unpacks after that would lie there for ever. */
+static void the_folder_of_a_deleted_job_goes_when_its_files_are_unpacked(void **state)
+{
+    struct shoal_host_order order = { .kind = SHOAL_HOST_DO_RUN };
+    struct agent_job *job = agent_job_need(f.agent, id);
+    uv_work_t before;
+    char command[200], results[AGENT_PATH_BYTES];
+
+    (void)state;
+    assert_non_null(job);
+    (void)snprintf(f.bundle, sizeof(f.bundle), "%s/bundle", f.dir);
+    (void)snprintf(command, sizeof(command), "cd %s && mkdir m && echo 1 > m/main.py && tar czf bundle m", f.dir);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(results, sizeof(results), "%s/results", f.dir);
+    memcpy(job->result_dir, results, sizeof(results));
+    assert_int_equal(shoal_buf_append(&job->spec_bytes, "x", 1), SHOAL_OK);
+    job->spec.bundle_hash.bytes[0] = 1;
+    job->spec.bundle_bytes = 1;
+    order.u.run.job = id;
+    order.u.run.placement = (struct shoal_placement){ .worker_id = 1, .slot = SHOAL_SLOT_NONE, .role = SHOAL_JOB_SCRIPT };
+    assert_int_equal(uv_sem_init(&f.go_on, 0), 0);
+    assert_int_equal(uv_queue_work(&f.agent->loop, &before, wait_to_go_on, went_on), 0);
+    agent_job_run(f.agent, &order); /* its files wait for the thread */
+    agent_job_deleted(f.agent, id);
+    assert_null(agent_job_find(f.agent, id));
+    uv_sem_post(&f.go_on);
+    (void)uv_run(&f.agent->loop, UV_RUN_DEFAULT);
+    uv_sem_destroy(&f.go_on);
+    assert_int_equal(f.removed, 1);
+    assert_int_equal(access(results, F_OK), -1);
+    assert_int_equal(f.events, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(workers_that_wait_are_not_looked_at_when_their_job_is_gone, begin, end),
         cmocka_unit_test_setup_teardown(a_job_that_is_over_may_go_when_its_first_worker_is_told, begin, end),
         cmocka_unit_test_setup_teardown(a_folder_whose_job_is_gone_is_not_looked_at_any_more, begin, end),
+        cmocka_unit_test_setup_teardown(the_folder_of_a_deleted_job_goes_when_its_files_are_unpacked, begin, end),
         cmocka_unit_test_setup_teardown(an_end_of_a_worker_is_none_of_the_job_that_is_made_anew, begin, end),
     };
 
     (void)mallopt(M_PERTURB, FREED);
+    (void)setenv("UV_THREADPOOL_SIZE", "1", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
