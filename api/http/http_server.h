@@ -11,7 +11,8 @@
  * H5. Bodies are handled up to SHOAL_HTTP_TURN_BODIES_BYTES in a turn, or one that is larger, and as many messages of streams:
  *     however many clients send their last bytes at once, no turn is long.
  * H6. An answer, and any part of one, may close its client's connection, which lets go of the request, and those of other clients,
- *     which ends theirs: nothing of a request is touched after it, unless it is held. */
+ *     which ends theirs: nothing of a request is touched after it, unless it is held. `gone` runs within it, too: it answers nothing,
+ *     and tells nobody who would answer another request at once. */
 #ifndef API_HTTP_SERVER_H
 #define API_HTTP_SERVER_H
 

@@ -4,8 +4,8 @@
  *     message --> a task (at most SHOAL_GRPC_TASKS_MAX in hand) --> queue, kernel --> answer --> out --> client's window
  *
  * G1. A task is in hand until its answer is on its way: a client that does not read its answers is not read either.
- * G2. Each task is answered once. Of a dlim stream whose model's profile has stream_discard_slow_tasks, a task that is finished
- *     ends the older ones: they are answered 499, and what their kernels still say is dropped.
+ * G2. Each task is answered once. Of a dlim stream whose model's profile has stream_discard_slow_tasks, a task that a kernel has
+ *     answered ends the older ones: they are answered 499, and what their kernels still say is dropped. One that was refused ends none.
  * G3. A stream whose client has gone takes its tasks out of the queues (shoal_infer.gone). */
 #include "routes_grpc.h"
 
@@ -256,7 +256,7 @@ static void on_inferred(void *arg, enum shoal_err err, const struct shoal_msg *m
     else if (!t->over) {
         answer_dlim(t, err == SHOAL_OK ? inferred->status : status_of(err), text,
                     err == SHOAL_OK && !refused ? inferred->body : (struct shoal_view){ 0 });
-        if (s->discards && !s->over)
+        if (err == SHOAL_OK && s->discards && !s->over)
             discard_older(s, t);
     }
     task_free(t);

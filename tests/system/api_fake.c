@@ -550,6 +550,31 @@ static void pour(const struct shoal_infer *infer, shoal_backend_infer_fn *done, 
         done(arg, SHOAL_OK, &msg, &whole);
 }
 
+/* What is asked "wait" is answered after the next one, which is refused if it says "full". */
+static bool is_put_off(const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
+{
+    static const struct shoal_inferred waited = { .status = 200, .content_type = "" };
+    static shoal_backend_infer_fn *put_off;
+    static void *put_off_arg;
+    shoal_backend_infer_fn *before = put_off;
+    struct shoal_msg msg = { "" };
+
+    if (shoal_view_equal(infer->body, shoal_view_text("wait"))) {
+        put_off = done;
+        put_off_arg = arg;
+        return true;
+    }
+    if (before == NULL)
+        return false;
+    put_off = NULL;
+    if (shoal_view_equal(infer->body, shoal_view_text("full")))
+        done(arg, shoal_fail(&msg, SHOAL_ERR_FULL, "full"), &msg, NULL);
+    else
+        done(arg, SHOAL_OK, &msg, &waited);
+    before(put_off_arg, SHOAL_OK, &msg, &waited);
+    return true;
+}
+
 /* Two services: "echo" answers what it is asked, "pour" in one large piece. */
 static void fake_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
 {
@@ -558,6 +583,8 @@ static void fake_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer
 
     (void)ctx;
     infer->number = ++infer_number;
+    if (strcmp(infer->model, "echo") == 0 && is_put_off(infer, done, arg))
+        return;
     if (strcmp(infer->model, "echo") == 0)
         done(arg, SHOAL_OK, &msg, &inferred);
     else if (strcmp(infer->model, "pour") == 0)

@@ -133,6 +133,20 @@ def test_a_client_whose_events_are_too_much_loses_its_connection_alone(tmp_path,
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("newer, first, second", [("done", b"\xf3\x03", b"\xc8\x01"), ("full", b"\xc8\x01", b"\xf7\x03")])
+def test_a_newer_request_of_a_stream_ends_the_older_ones_once_a_model_has_answered_it(client, newer, first, second):
+    """The older one is 499 then; where the newer one is refused (503), the older one's answer is still wanted."""
+    def message(name, data):
+        proto = b"\x0a\x01" + name + b"\x12" + bytes([len(data)]) + data
+        return b"\0" + struct.pack(">I", len(proto)) + proto
+
+    client.ask(1, "/dlim.v1.StreamInference/Infer", "POST", [("content-type", "application/grpc"), ("model-name", "echo"), BASIC],
+               body=message(b"a", b"wait") + message(b"b", newer.encode()))
+    _, body, trailers = client.answer(1)
+    assert trailers["grpc-status"] == "0"
+    assert b"\x0a\x01a\x18" + first in body and b"\x0a\x01b\x18" + second in body, body
+
+
 def test_requests_at_once_on_one_connection(client):
     for stream in range(1, 199, 2):
         client.ask(stream, "/healthz" if stream % 4 == 1 else "/nope")
