@@ -1,4 +1,6 @@
-/* A question: u8 0, u64 id (0: it is only told), u8 method, args. An answer: u8 1, u64 id, u8 error, text, bytes. */
+/* A question: u8 0, u64 id (0: it is only told), u8 method, args. An answer: u8 1, u64 id, u8 error, text, bytes.
+ *
+ * Who is asked may answer after the asker was started again, over its new link: so the ids of an agent begin by chance. */
 #include "peer_call.h"
 
 #include <uv.h>
@@ -64,7 +66,8 @@ struct peer_calls *peer_calls_create(struct uv_loop_s *loop, struct shoal_link *
 
     SHOAL_ASSERT(calls != NULL);
     calls->link = link;
-    calls->next_id = 1;
+    shoal_random(&calls->next_id, sizeof(calls->next_id));
+    calls->next_id = (calls->next_id >> 1) + 1; /* never 0, and never will be */
     (void)uv_timer_init(loop, &calls->sweep);
     calls->sweep.data = calls;
     return calls;

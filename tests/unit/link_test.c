@@ -45,6 +45,7 @@ struct end {
     bool stop_on_frame;
     bool intrudes;
     bool mute; /* what comes is not looked at */
+    struct peer_calls *calls; /* NULL: frames are this file's own */
     uv_loop_t *loop; /* NULL: the fixture's; another one can be frozen */
 };
 
@@ -59,6 +60,7 @@ struct fixture {
     bool impatient;  /* the second one has all the time of the world, the first one has not */
     uv_loop_t second;
     struct agent *agent; /* NULL: a case of links alone */
+    struct peer_calls *calls[3]; /* that a case made */
 };
 
 /* A BULK connection of another session, before the right one: of a link that was there before, it may come late. */
@@ -100,6 +102,10 @@ static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane,
     struct end *end = arg;
     bool intact = true;
 
+    if (end->calls != NULL) {
+        peer_calls_frame(end->calls, node, frame);
+        return;
+    }
     if (end->mute)
         return;
     for (size_t i = 4; i < frame.len && intact; i++)
@@ -243,6 +249,8 @@ static int teardown(void **state)
     for (unsigned i = 0; i < 3; i++)
         stop(f, i);
     loop_end(&f->loop);
+    for (unsigned i = 0; i < 3; i++)
+        free(f->calls[i]);
     if (f->agent != NULL) {
         shoal_sched_destroy(f->agent->sched);
         free(f->agent->calls);
@@ -1032,6 +1040,49 @@ static void files_of_a_host_that_could_not_be_asked_are_late(void **state)
     assert_string_equal(said, "some are late");
 }
 
+struct questions {
+    struct peer_question *list[2];
+    unsigned count;
+};
+
+static void keep_question(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct questions *kept = arg;
+
+    (void)from;
+    (void)args;
+    assert_true(kept->count < 2);
+    kept->list[kept->count++] = question;
+}
+
+/* An agent asks, and is started again; then comes the answer. It is none to what the next life has asked meanwhile. */
+static void an_answer_to_an_earlier_life_ends_no_question_of_this_one(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+    enum shoal_err first = SHOAL_ERRS, second = SHOAL_ERRS;
+    struct questions kept = { .count = 0 };
+
+    link_two(f);
+    b->calls = f->calls[0] = peer_calls_create(&f->loop, b->link);
+    peer_serve(b->calls, PEER_HOLD, keep_question, &kept);
+    a->calls = f->calls[1] = peer_calls_create(&f->loop, a->link);
+    peer_ask(a->calls, node(f, 1), PEER_HOLD, shoal_view_text("x"), 60 * SHOAL_S, on_answer, &first);
+    RUN_UNTIL(f, kept.count == 1);
+    stop(f, 0);
+    start(f, 0, 0);
+    a->calls = f->calls[2] = peer_calls_create(&f->loop, a->link);
+    assert_int_equal(want(f, 0, 1), SHOAL_OK);
+    RUN_UNTIL(f, a->ups == 2 && b->ups == 2);
+    peer_ask(a->calls, node(f, 1), PEER_HOLD, shoal_view_text("y"), 60 * SHOAL_S, on_answer, &second);
+    RUN_UNTIL(f, kept.count == 2);
+    peer_answer(kept.list[0], SHOAL_OK, "", (struct shoal_view){ 0 });
+    peer_answer(kept.list[1], SHOAL_ERR_FULL, "", (struct shoal_view){ 0 });
+    RUN_UNTIL(f, second != SHOAL_ERRS);
+    assert_int_equal(second, SHOAL_ERR_FULL);
+    assert_int_equal(first, SHOAL_ERRS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1064,6 +1115,7 @@ int main(void)
         CASE(an_idle_link_stays_and_a_silent_one_goes_down),
         CASE(a_restarted_peer_takes_the_place_of_its_old_link),
         CASE(files_of_a_host_that_could_not_be_asked_are_late),
+        CASE(an_answer_to_an_earlier_life_ends_no_question_of_this_one),
     };
 
     (void)signal(SIGPIPE, SIG_IGN); /* as the agent does */
