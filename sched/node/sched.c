@@ -219,6 +219,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->chance = options->chance;
     s->groups_max = options->groups_max == 0 ? SHOAL_GROUPS_MAX : options->groups_max;
     s->now = options->start_ns;
+    s->request_serial = sched_request_first(s->incarnation);
     s->requests_ns = SCHED_NEVER;
     s->gone_tell_ns = SCHED_NEVER;
     s->foundings_ns = SCHED_NEVER;

@@ -14,13 +14,15 @@
  *     or was removed. Else: 503.
  * R5. A change that another host passes on counts as its user's own: the token goes with it, and the host that acts looks
  *     at it itself, and at what that user may do. What a host of the version before passes on has none: it is taken until
- *     the rules bind (L4 of sched_seal.c). */
+ *     the rules bind (L4 of sched_seal.c).
+ * R6. What a host answers to an earlier life of this one ends no request of this life: their serials differ. */
 #include <stdarg.h>
 
 #include "shoal/sched_ticket.h"
 #include "sched_request.h"
 #include "sched_copy.h"
 #include "sched_found.h"
+#include "sched_group.h"
 #include "sched_node.h"
 #include "sched_state.h"
 
@@ -77,6 +79,15 @@ bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job)
         if (s->requests[i].state != REQUEST_FREE && shoal_job_id_equal(s->requests[i].job, job))
             return true;
     return false;
+}
+
+/* R6. 2^32 requests of each life, and 2^28 lives, stay below SCHED_CTX_READ. */
+uint64_t sched_request_first(struct shoal_incarnation incarnation)
+{
+    const uint64_t life = incarnation.agent & ((1u << 28) - 1);
+
+    _Static_assert(1ull << 60 < SCHED_CTX_READ, "the highest serial does not look like a read's");
+    return life << 32;
 }
 
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial)

@@ -79,6 +79,7 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
 /* The only way from one state to another: a move that the table does not know is a bug (R1). */
 void sched_request_move(struct sched_request *r, enum request_state to);
 bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job);         /* one names it */
+uint64_t sched_request_first(struct shoal_incarnation incarnation);                      /* the serial that its life counts on from */
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial); /* NULL: ended */
 __attribute__((format(printf, 5, 6))) void sched_request_end(struct shoal_sched *s, struct sched_request *r,
                                                              enum shoal_err err, struct shoal_view bytes,

@@ -1344,6 +1344,38 @@ static void test_news_never_go_back(void **state)
     net_destroy(net);
 }
 
+/* Node 4 asks of one job and is started again; in its next life it asks of another one. What the leader answers to the first
+ * question, late, is no answer to the second. */
+static void test_an_answer_to_an_earlier_life_is_none(void **state)
+{
+    struct net *net = net_create(17, 5, true);
+    struct shoal_job_id jobs[2];
+    struct shoal_job_facts facts;
+    struct net_reply *reply;
+    unsigned found = 0;
+    uint64_t second;
+
+    (void)state;
+    for (unsigned i = 0; i < 40 && found < 2; i++) {
+        jobs[found] = submit(net, 0, i);
+        found += (guardian_set(net, jobs[found]) & 1u << 4) == 0;
+    }
+    assert_int_equal(found, 2);
+    net_run(net, NET_S);
+    net->late_ns[0] = net->now + 300 * NET_MS;
+    (void)net_ask(net, 4, SHOAL_SCHED_GET, jobs[0], true);
+    net_run(net, 20 * NET_MS);
+    net_crash(net, 4);
+    net_start(net, 4);
+    net_run(net, 120 * NET_MS);
+    second = net_ask(net, 4, SHOAL_SCHED_GET, jobs[1], true);
+    reply = net_wait(net, second, 4 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    assert_int_equal(shoal_job_facts_decode(shoal_buf_view(&reply->bytes), &facts), SHOAL_OK);
+    assert_true(shoal_job_id_equal(facts.id, jobs[1]));
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1352,6 +1384,7 @@ int main(void)
         cmocka_unit_test(test_news_places_without_gossip),
         cmocka_unit_test(test_news_never_go_back),
         cmocka_unit_test(test_any_node_answers_for_any_job),
+        cmocka_unit_test(test_an_answer_to_an_earlier_life_is_none),
         cmocka_unit_test(test_thirty_jobs_and_one_death),
         cmocka_unit_test(test_a_ticket_founds_once),
         cmocka_unit_test(test_a_ticket_is_verified_where_its_issuer_does_not_bring_it),
