@@ -23,6 +23,7 @@
 
 /* A runner with nothing to run ends by itself when no agent came back for this long. */
 #define ORPHAN_NS (60 * SHOAL_S)
+#define REAPED_MAX 1024 /* in one turn */
 
 static struct runner the_runner; /* one process, one runner: too large for a stack */
 
@@ -75,6 +76,7 @@ static void tell(struct runner *runner, const struct shoal_runner_message *messa
         runner_note("agent left", errno);
         (void)close(runner->agent);
         runner->agent = -1;
+        runner->idle_since_ns = runner_now_ns();
     }
 }
 
@@ -151,7 +153,7 @@ void runner_timer_turn(struct runner *runner)
         child_kill_left_behind(runner);
     }
     next = earlier(next, runner->sweep_at_ns);
-    if (!child_any_alive(runner))
+    if (!child_any_alive(runner) && runner->agent < 0)
         next = earlier(next, runner->idle_since_ns + ORPHAN_NS);
     when.it_value.tv_sec = (time_t)(next / SHOAL_S);
     when.it_value.tv_nsec = (long)(next % SHOAL_S);
@@ -178,10 +180,11 @@ static void on_children(struct runner *runner)
 {
     struct signalfd_siginfo info;
     bool strangers = false;
+    unsigned reaped;
 
     while (read(runner->signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
         continue;
-    for (unsigned i = 0; i < 1024; i++) {
+    for (reaped = 0; reaped < REAPED_MAX; reaped++) {
         int status;
         pid_t pid = waitpid(-1, &status, WNOHANG);
         struct child *child;
@@ -200,6 +203,8 @@ static void on_children(struct runner *runner)
         else
             child_ended(runner, child, WEXITSTATUS(status), false);
     }
+    if (reaped == REAPED_MAX)
+        (void)kill(getpid(), SIGCHLD); /* the rest in the next turn: no signal may come for those that have ended already */
     if (strangers)
         child_kill_left_behind(runner);
     runner_timer_turn(runner);
@@ -307,6 +312,7 @@ static void on_listener(struct runner *runner)
         else if (child->used)
             runner_tell_started(runner, child);
     }
+    runner_timer_turn(runner); /* that one may have gone again */
 }
 
 /* R2: whoever a worker left behind, and whoever that one forks at this moment, is killed before the runner ends: after it

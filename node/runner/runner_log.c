@@ -423,9 +423,11 @@ enum shoal_err runner_logs_open(struct runner_logs *logs, uint64_t worker_id, co
         return SHOAL_OK;
     err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot open the log: %s", fds[0] < 0 ? stdout_path : stderr_path,
                      errno == EAGAIN ? "what others have printed is not written yet; is the disk slow?" : strerror(errno));
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 2; i++) {
         if (fds[i] >= 0)
             (void)close(fds[i]);
+        fds[i] = -1; /* who cleans up closes what is open: the copier opens files meanwhile, under the lowest number */
+    }
     return err;
 }
 

@@ -390,6 +390,19 @@ static void a_copier_that_hangs_holds_no_start(void **state)
     (void)close(reader);
 }
 
+/* Who cleans up behind it closes nothing a second time: the number may be another file's by then. */
+static void a_log_that_cannot_be_opened_leaves_no_descriptor(void **state)
+{
+    struct shoal_msg msg;
+
+    (void)state;
+    worker++;
+    assert_int_equal(runner_logs_open(&logs, worker, f.out_path, "/proc/nothing/here", f.fds, &msg), SHOAL_ERR_STORAGE);
+    assert_int_equal(f.fds[0], -1);
+    assert_int_equal(f.fds[1], -1);
+    synced(); /* the copier has closed its end of the one that was opened */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +417,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(short_pieces_cost_no_read_each, setup, teardown),
         cmocka_unit_test_setup_teardown(a_forged_order_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_path_of_the_jobs_is_opened_below_its_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_log_that_cannot_be_opened_leaves_no_descriptor, setup, teardown),
         cmocka_unit_test_setup_teardown(a_copier_that_hangs_holds_no_start, setup, teardown),
     };
 

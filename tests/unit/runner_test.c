@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -21,6 +22,8 @@
 #include <cmocka.h>
 
 #include "shoal/host.h"
+
+#include "node/runner/runner_state.h"
 
 #include "shoal/banned.h"
 
@@ -856,6 +859,73 @@ static void a_new_agent_hears_who_lives_and_whose_end_was_missed(void **state)
     UNTIL(state_of(f->runner) == 'Z'); /* closed, and the last has ended */
 }
 
+/* How many children the process has that are no zombies; -1: fewer than `least` at all. */
+static int children_alive(pid_t of, int least)
+{
+    static char text[16384];
+    int count = 0, alive = 0, fd;
+    char path[64];
+    char *at = text;
+    ssize_t len;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)of, (int)of);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    for (len = 0; len < (ssize_t)sizeof(text) - 1;) {
+        ssize_t got_now = read(fd, text + len, sizeof(text) - 1 - (size_t)len);
+
+        if (got_now <= 0)
+            break;
+        len += got_now;
+    }
+    (void)close(fd);
+    text[len] = '\0';
+    for (pid_t pid; (pid = (pid_t)strtol(at, &at, 10)) > 0; count++)
+        alive += state_of(pid) != 'Z';
+    return count < least ? -1 : alive;
+}
+
+/* Those of a worker that end while the runner does not run are all reaped when it does, or it would wait for them for ever. */
+static void a_runner_reaps_whoever_ended_while_it_stood_still(void **state)
+{
+    struct fixture *f = *state;
+    pid_t worker;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1,
+          "mkfifo f; i=0; while [ $i -lt 1100 ]; do read x < f & i=$((i+1)); done; echo $$ > p.part; mv p.part p; wait", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    worker = got.pid;
+    UNTIL(number_in(f, "p") != 0);
+    assert_int_equal(kill(f->runner, SIGSTOP), 0);
+    UNTIL(state_of(f->runner) == 'T');
+    assert_int_equal(kill(-worker, SIGKILL), 0);
+    UNTIL(children_alive(f->runner, 1101) == 0);
+    order(f, SHOAL_RUNNER_CLOSE, 0, 0, 0, 0);
+    assert_int_equal(kill(f->runner, SIGCONT), 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    UNTIL(state_of(f->runner) == 'Z');
+}
+
+/* Its agent may give it work at any time. It waits for that without a look at the clock. */
+static void a_runner_with_an_agent_and_nothing_to_run_sleeps(void **state)
+{
+    static struct runner runner;
+    struct pollfd timer = { .events = POLLIN };
+
+    (void)state;
+    timer.fd = runner.timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    assert_true(runner.timer >= 0);
+    runner.idle_since_ns = 1; /* for longer than it would wait without an agent */
+    runner.agent = 0;
+    runner_timer_turn(&runner);
+    assert_int_equal(poll(&timer, 1, 10), 0);
+    runner.agent = -1;
+    runner_timer_turn(&runner);
+    assert_int_equal(poll(&timer, 1, PATIENCE_MS), 1);
+    (void)close(runner.timer);
+}
+
 static void what_does_not_decode_or_cannot_start_harms_nobody(void **state)
 {
     struct fixture *f = *state;
@@ -907,6 +977,8 @@ int main(void)
         PROCESS(a_runner_runs_any_number_of_workers_one_after_another),
         PROCESS(a_new_agent_hears_who_lives_and_whose_end_was_missed),
         PROCESS(what_does_not_decode_or_cannot_start_harms_nobody),
+        PROCESS(a_runner_reaps_whoever_ended_while_it_stood_still),
+        cmocka_unit_test(a_runner_with_an_agent_and_nothing_to_run_sleeps),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
