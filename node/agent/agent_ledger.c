@@ -501,11 +501,12 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
     push(ledger);
 }
 
-static void push_to(struct ledger *ledger, struct ledger_source *source)
+/* False: what it lacks cannot be read here. The job may have cut its ledger short, or the disk fails: later, perhaps. */
+static bool push_to(struct ledger *ledger, struct ledger_source *source)
 {
     static uint8_t args[10 + PUSH_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    uint64_t at = source->known ? source->offset : ledger->file.bytes;
+    uint64_t from = source->known ? source->offset : ledger->file.bytes, at = from;
 
     shoal_put_job_id(&w, ledger->job->id);
     while (at < ledger->file.bytes) {
@@ -515,14 +516,21 @@ static void push_to(struct ledger *ledger, struct ledger_source *source)
         if (len == 0 || w.len + len > w.cap)
             break;
         space = shoal_put_space(&w, len);
-        if (space == NULL || pread(ledger->file.fd, space, len, (off_t)(at + 4)) != (ssize_t)len)
-            return;
+        if (space == NULL || pread(ledger->file.fd, space, len, (off_t)(at + 4)) != (ssize_t)len) {
+            w.len -= space == NULL ? 0 : len;
+            break;
+        }
         at += 4 + len;
+    }
+    if (source->known && at == from) {
+        source->again_ns = agent_now_ns() + PUSH_AGAIN_MS * SHOAL_MS;
+        return false;
     }
     source->asking = true;
     source->offset = at; /* if it takes them all; its answer says */
     peer_ask(ledger->agent->calls, source->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
              source);
+    return true;
 }
 
 /* Found, or in a free place, or in that of a former guardian that owes no answer; NULL: full. */
@@ -582,10 +590,8 @@ static void push(struct ledger *ledger)
         source->asked = source->asked && up;
         if ((!source->guards && !source->asked) || (!behind(source, ledger) && source->known))
             continue;
-        if (!source->asking && up && agent_now_ns() >= source->again_ns)
-            push_to(ledger, source);
-        else if (!source->asking)
-            waits = true;
+        if (!source->asking)
+            waits = !up || agent_now_ns() < source->again_ns || !push_to(ledger, source) || waits;
     }
     flush_start(ledger);
     if (waits && !uv_is_active((uv_handle_t *)&ledger->timer))

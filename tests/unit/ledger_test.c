@@ -583,6 +583,93 @@ static void an_audit_of_what_cannot_be_read_says_so(void **state)
     assert_int_equal(f->err, SHOAL_ERR_STORAGE);
 }
 
+/* ---- another guardian ---- */
+
+struct guardian {
+    struct shoal_identity identity;
+    struct shoal_link *link;
+    struct peer_calls *calls;
+    unsigned ups, asked, brought;
+};
+
+static struct guardian ends[2]; /* this host, and the other one; they live as long as the process */
+
+static void on_up(void *arg, const struct shoal_link_peer *peer)
+{
+    (void)peer;
+    ((struct guardian *)arg)->ups++;
+}
+
+static void on_down(void *arg, struct shoal_node_id node) { (void)arg, (void)node; }
+
+static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel, struct shoal_view frame)
+{
+    (void)lane;
+    (void)channel;
+    peer_calls_frame(((struct guardian *)arg)->calls, node, frame);
+}
+
+/* It has no record, whatever it is brought. */
+static void on_records(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    static const uint8_t nothing[12]; /* u32 call, u64 step */
+    struct guardian *end = arg;
+
+    (void)from;
+    end->asked++;
+    end->brought += args.len > sizeof(job_id.bytes);
+    peer_answer(question, SHOAL_OK, "", shoal_view_of(nothing, sizeof(nothing)));
+}
+
+static void end_start(struct fixture *f, struct guardian *end)
+{
+    struct shoal_link_options options = { .loop = &f->agent->loop,
+                                          .identity = &end->identity,
+                                          .listen = loopback(0),
+                                          .handlers = { .arg = end, .on_up = on_up, .on_down = on_down, .on_frame = on_frame } };
+    const uint8_t seed[32] = { (uint8_t)(1 + (end - ends)) };
+    struct shoal_msg msg;
+
+    shoal_key_of_seed(seed, &end->identity.public_key, &end->identity.secret_key);
+    end->identity.node = shoal_node_id_of(&end->identity.public_key);
+    end->identity.incarnation = (struct shoal_incarnation){ 1, 1, 0 };
+    assert_int_equal(shoal_link_create(&end->link, &options, &msg), SHOAL_OK);
+    end->calls = peer_calls_create(&f->agent->loop, end->link);
+    peer_serve(end->calls, PEER_RECORDS, on_records, end);
+}
+
+static void is_over(uv_timer_t *timer) { *(bool *)timer->data = true; }
+
+/* Such a disk, or a job that has cut its ledger short, must not keep two agents busy with each other. */
+static void what_cannot_be_read_is_not_pushed_without_a_pause(void **state)
+{
+    struct fixture *f = *state;
+    static uv_timer_t timer;
+    bool over = false;
+
+    assert_int_equal(shoal_crypto_init(NULL), SHOAL_OK);
+    for (unsigned i = 0; i < 2; i++)
+        end_start(f, &ends[i]);
+    f->agent->identity = ends[0].identity;
+    f->agent->link = ends[0].link;
+    f->agent->calls = ends[0].calls;
+    agent_job_guarded(f->job, &ends[1].identity.node, 1);
+    assert_int_equal(shoal_link_want(ends[0].link, ends[1].identity.node, loopback(shoal_link_port(ends[1].link))), SHOAL_OK);
+    RUN_AGENT_UNTIL(f, ends[0].ups == 1 && ends[1].ups == 1);
+    atomic_store(&reads_fail_from, 0);
+    atomic_store(&reads_fail, true);
+    bring(f, 1);
+    RUN_AGENT_UNTIL(f, ends[1].asked > 0);
+    (void)uv_timer_init(&f->agent->loop, &timer);
+    timer.data = &over;
+    (void)uv_timer_start(&timer, is_over, 500, 0);
+    RUN_AGENT_UNTIL(f, over);
+    assert_in_range(ends[1].asked, 1, 5);
+    assert_int_equal(ends[1].brought, 0);
+    atomic_store(&reads_fail, false);
+    RUN_AGENT_UNTIL(f, ends[1].brought > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -600,6 +687,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_audit_runs_and_those_that_wait_are_shared_and_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(a_job_may_go_while_it_is_audited, setup, teardown),
         cmocka_unit_test_setup_teardown(an_audit_of_what_cannot_be_read_says_so, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_cannot_be_read_is_not_pushed_without_a_pause, setup, teardown),
     };
 
     if (setenv("UV_THREADPOOL_SIZE", "1", 1) != 0)
