@@ -547,7 +547,9 @@ static void read_record(struct conn *conn, struct shoal_view plain)
     } else if ((kind == LINK_RECORD_LAST || kind == LINK_RECORD_MORE) && is_open) {
         read_piece(conn, body, kind == LINK_RECORD_LAST);
     } else if (kind == LINK_RECORD_PING && is_open) {
-        if (seal_record(conn, LINK_RECORD_PONG, (struct shoal_view){ 0 }, (struct shoal_view){ 0 }) == SHOAL_OK)
+        /* What waits already is as good an answer: a word of life for each question of who reads none would pile up. */
+        if (!conn->is_writing &&
+            seal_record(conn, LINK_RECORD_PONG, (struct shoal_view){ 0 }, (struct shoal_view){ 0 }) == SHOAL_OK)
             conn_flush(conn);
     } else if (kind != LINK_RECORD_PONG || !is_open) {
         shake_broken(conn, "a message of an unknown kind");

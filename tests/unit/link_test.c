@@ -918,6 +918,42 @@ static void a_second_lane_of_another_session_is_refused(void **state)
     assert_int_equal(f->ends[0].downs + f->ends[1].downs, 0);
 }
 
+static struct conn *control_of(const struct end *end)
+{
+    struct conn *conn = end->link->conns;
+
+    while (conn != NULL && (conn->state != CONN_OPEN || conn->lane != SHOAL_LANE_CONTROL))
+        conn = conn->next;
+    assert_non_null(conn);
+    return conn;
+}
+
+/* What waits for it on the way is an answer as well: one that says no more is not added for each question. */
+static void the_pings_of_one_that_reads_nothing_pile_nothing_up(void **state)
+{
+    struct fixture *f = *state;
+    struct conn *ours, *theirs;
+    uint64_t heard;
+    uint32_t sent = 0;
+    size_t waits;
+
+    start_frozen_pair(f);
+    ours = control_of(&f->ends[0]);
+    theirs = control_of(&f->ends[1]);
+    while (!ours->is_writing) {
+        assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, sent++, 100000), SHOAL_OK);
+        run_both(f, true);
+    }
+    waits = ours->out.len;
+    heard = ours->link->stats.bytes_in;
+    for (unsigned i = 0; i < 1000; i++)
+        conn_ping(theirs);
+    while (ours->link->stats.bytes_in < heard + 10000)
+        run_both(f, true);
+    assert_int_equal(ours->out.len, waits);
+    end_second(f);
+}
+
 static void a_restarted_peer_takes_the_place_of_its_old_link(void **state)
 {
     struct fixture *f = *state;
@@ -1113,6 +1149,7 @@ int main(void)
         CASE(a_frame_before_a_close_arrives),
         CASE(nobody_is_believed_with_another_nodes_key),
         CASE(an_idle_link_stays_and_a_silent_one_goes_down),
+        CASE(the_pings_of_one_that_reads_nothing_pile_nothing_up),
         CASE(a_restarted_peer_takes_the_place_of_its_old_link),
         CASE(files_of_a_host_that_could_not_be_asked_are_late),
         CASE(an_answer_to_an_earlier_life_ends_no_question_of_this_one),
