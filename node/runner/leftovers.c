@@ -19,6 +19,7 @@
 #include "shoal/banned.h"
 
 #define ENVIRON_BYTES (128 * SHOAL_KIB)
+#define LOOKS_A_SCAN 16u
 
 static bool has_pair(const char *bytes, size_t len, const char *name, const char *value)
 {
@@ -131,24 +132,35 @@ void leftovers_add(struct leftovers *leftovers, struct shoal_job_id job, uint64_
     leftovers->list[leftovers->count++] = (struct leftover){ .job = job, .slots = slots, .lock = lock };
 }
 
-bool leftovers_hold(struct leftovers *leftovers, uint32_t slot, const char *socket_path,
-                    bool (*runs)(void *arg, struct shoal_job_id job), void *arg)
+/* A look at every process of the host takes milliseconds. As long as the helper is there, which ends those that are left by itself,
+ * each LOOKS_A_SCAN looks make do with its word. */
+static bool is_left(struct leftover *left, const char *socket_path, bool runs)
 {
-    for (unsigned i = 0; i < leftovers->count;) {
-        const struct leftover *left = &leftovers->list[i];
-        char job[SHOAL_JOB_ID_TEXT_BYTES];
+    bool held = left->lock >= 0 && !leftovers_lock_is_free(left->lock);
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
 
-        if ((left->slots >> slot & 1) == 0) {
+    if (held && left->looks++ % LOOKS_A_SCAN != 0)
+        return true;
+    shoal_job_id_text(left->job, job);
+    return (!runs && leftovers_kill(job, socket_path) > 0) || held;
+}
+
+uint64_t leftovers_hold(struct leftovers *leftovers, const char *socket_path, bool (*runs)(void *arg, struct shoal_job_id job),
+                        void *arg)
+{
+    uint64_t slots = 0;
+
+    for (unsigned i = 0; i < leftovers->count;) {
+        struct leftover *left = &leftovers->list[i];
+
+        if (is_left(left, socket_path, runs(arg, left->job))) {
+            slots |= left->slots;
             i++;
-            continue;
+        } else {
+            remove_at(leftovers, i);
         }
-        shoal_job_id_text(left->job, job);
-        if ((!runs(arg, left->job) && leftovers_kill(job, socket_path) > 0) ||
-            (left->lock >= 0 && !leftovers_lock_is_free(left->lock)))
-            return true;
-        remove_at(leftovers, i);
     }
-    return false;
+    return slots;
 }
 
 void leftovers_deinit(struct leftovers *leftovers)

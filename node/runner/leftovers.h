@@ -18,6 +18,7 @@ struct leftover {
     struct shoal_job_id job;
     uint64_t slots; /* bit i: slot i was the job's, or may have been */
     int lock;       /* of the helper's file */
+    unsigned looks; /* that found the helper's word that somebody is left */
 };
 
 struct leftovers {
@@ -33,10 +34,10 @@ bool leftovers_lock_is_free(int lock);
 
 /* The job has lost its runner. Takes `lock`. Where the table is full, the first one's slots are no longer watched. */
 void leftovers_add(struct leftovers *leftovers, struct shoal_job_id job, uint64_t slots, int lock);
-/* Is a process alive of a job that lost its runner and had this slot? Forgets jobs of which none is. `runs`: has the job
- * another runner, whose processes are not to be harmed? */
-bool leftovers_hold(struct leftovers *leftovers, uint32_t slot, const char *socket_path,
-                    bool (*runs)(void *arg, struct shoal_job_id job), void *arg);
+/* The slots of jobs that lost their runner and of which a process is alive, bit by bit. Forgets jobs of which none is. `runs`: has
+ * the job another runner, whose processes are not to be harmed? To be called every few milliseconds at most. */
+uint64_t leftovers_hold(struct leftovers *leftovers, const char *socket_path, bool (*runs)(void *arg, struct shoal_job_id job),
+                        void *arg);
 void leftovers_deinit(struct leftovers *leftovers);
 
 /* Sends SIGKILL to every process that was started with this job's id and this agent's socket in its environment. How many

@@ -96,18 +96,18 @@ static bool has_runner(void *arg, struct shoal_job_id job) { return workers_runn
 
 /* A job can let its lock go, and kill its runner: so a slot whose runner was lost is free only when no process of the job is
  * left here. */
-static bool slot_has_orphans(struct workers *workers, uint32_t slot)
+static uint64_t slots_with_orphans(struct workers *workers)
 {
-    return leftovers_hold(&workers->leftovers, slot, workers->socket_path, has_runner, workers);
+    return leftovers_hold(&workers->leftovers, workers->socket_path, has_runner, workers);
 }
 
 static void on_idle_timer(uv_timer_t *timer)
 {
     struct workers *workers = timer->data;
+    const uint64_t held = slots_with_orphans(workers);
 
     for (uint32_t slot = 0; slot < workers->options.slots; slot++) {
-        if ((workers->slots_draining >> slot & 1) == 0 || slot_has_orphans(workers, slot) ||
-            !lock_is_free(workers, slot))
+        if (((workers->slots_draining & ~held) >> slot & 1) == 0 || !lock_is_free(workers, slot))
             continue;
         workers->slots_draining &= ~(1ull << slot);
         workers->options.on_slot_idle(workers->options.arg, slot);

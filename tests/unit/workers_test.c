@@ -4,10 +4,12 @@
 #include <setjmp.h>
 #include <stdarg.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,6 +27,16 @@
 
 #define JOB "shoal-0123456789abcdef"
 
+static unsigned looks_at_all; /* of the host's processes */
+
+__attribute__((visibility("default"))) DIR *opendir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    looks_at_all += strcmp(path, "/proc") == 0;
+    return fd < 0 ? NULL : fdopendir(fd);
+}
+
 struct fixture {
     uv_loop_t loop;
     char dir[32];
@@ -32,7 +44,7 @@ struct fixture {
     int listener, agent; /* of the runner that is played */
     struct shoal_control_page *page;
     int page_fd;
-    unsigned left;
+    unsigned left, idle;
     unsigned runners, stepped, dying;
     unsigned exits, exits_before_runner;
     size_t alive_count;
@@ -111,8 +123,8 @@ static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
 
 static void on_slot_idle(void *arg, uint32_t slot)
 {
-    (void)arg;
     (void)slot;
+    ((struct fixture *)arg)->idle++;
 }
 
 static void on_stuck(void *arg, uint64_t worker_id)
@@ -244,6 +256,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
     static const char *const names[] = { ("jobs/" JOB "/runner.sock"),
+                                         ("jobs/" JOB "/alive"),
                                          ("jobs/" JOB),
                                          "jobs",
                                          "slots/0.lock",
@@ -920,6 +933,43 @@ static void orders_wait_for_room_in_the_runners_socket(void **state)
     free(env);
 }
 
+static void is_over(uv_timer_t *timer) { *(bool *)timer->data = true; }
+
+/* As long as a helper says that somebody of a job is left, that is looked up by its word: to look at every process of the host costs
+ * the loop milliseconds, and a job may have had many slots. */
+static void a_job_that_lost_its_runner_is_not_looked_for_at_each_look_at_its_slots(void **state)
+{
+    struct fixture *f = *state;
+    char path[128];
+    uv_timer_t timer;
+    bool over = false;
+    int lock;
+
+    (void)snprintf(path, sizeof(path), "%s/jobs/" JOB "/alive", f->dir);
+    lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(flock(lock, LOCK_SH | LOCK_NB), 0);
+    play_runner_of_two(f);
+    while (f->idle < 4) /* at its start an agent looks at them all; nobody holds a lock here */
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    (void)close(f->agent);
+    f->agent = -1;
+    turns(f);
+    assert_int_equal(f->exits, 2);
+    looks_at_all = 0;
+    (void)uv_timer_init(&f->loop, &timer);
+    timer.data = &over;
+    (void)uv_timer_start(&timer, is_over, 300, 0);
+    while (!over)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->idle, 4);
+    assert_in_range(looks_at_all, 1, 5); /* of 30 */
+    (void)close(lock);
+    while (f->idle < 6)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&timer, NULL);
+    turns(f);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -943,6 +993,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(an_end_is_told_though_the_runner_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_that_accepts_nobody_is_not_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_job_that_lost_its_runner_is_not_looked_for_at_each_look_at_its_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(orders_wait_for_room_in_the_runners_socket, setup, teardown),
     };
 
