@@ -15,7 +15,9 @@
  *     a job may change what is its own, and spoils nothing for the next one.
  * F2. What is in spare/ is of this agent's life alone: at its start all of it goes to gone/, which is removed beside the loop.
  * F3. jobs/<id>/tmp is the job's TMPDIR. What a killed process has left there goes, through spare/, once nobody of the job
- *     is on this host: in /tmp it would stay. Where a socket's name would not fit behind its path any more, /tmp it is. */
+ *     is on this host: in /tmp it would stay. Where a socket's name would not fit behind its path any more, /tmp it is.
+ * F4. One folder is removed at a time: many jobs with many files may be deleted at once, and what jobs start with, lists and
+ *     ledgers need the pool's threads, too. */
 #include "agent.h"
 
 #include "agent_files.h"
@@ -299,9 +301,16 @@ void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job
 struct removal {
     struct agent_file_job file; /* behind the pieces that came before: none of them makes a folder anew */
     uv_work_t work;
+    struct removal *next; /* waits */
     char paths[2][AGENT_PATH_BYTES]; /* "": none */
     int errors[2];                   /* why something of it is left */
 };
+
+/* F4 */
+static struct {
+    struct removal *first, *last; /* of those that wait */
+    bool runs;
+} removals; /* of this process's one agent; owned by its loop */
 
 static void remove_work(uv_work_t *work)
 {
@@ -312,11 +321,15 @@ static void remove_work(uv_work_t *work)
             removal->errors[i] = errno;
 }
 
+static void remove_next(void);
+
 static void removed(uv_work_t *work, int status)
 {
     struct removal *removal = work->data;
 
     (void)status;
+    removals.runs = false;
+    remove_next();
     for (unsigned i = 0; i < 2; i++)
         if (removal->errors[i] != 0)
             agent_log(removal->file.agent, "%s: something of it cannot be removed: %s; remove it by hand",
@@ -326,12 +339,28 @@ static void removed(uv_work_t *work, int status)
 
 static void nothing(struct agent_file_job *file) { (void)file; }
 
-/* On a thread of its own: a large folder holds up no piece of another job. */
+static void remove_next(void)
+{
+    struct removal *removal = removals.first;
+
+    if (removal == NULL || removals.runs)
+        return;
+    removals.first = removal->next;
+    removals.runs = uv_queue_work(&removal->file.agent->loop, &removal->work, remove_work, removed) == 0;
+    SHOAL_ASSERT(removals.runs); /* it refuses nothing but a missing function */
+}
+
+/* Not on the files' threads: a large folder holds up no piece of another job. */
 static void remove_begin(struct agent_file_job *file)
 {
     struct removal *removal = (struct removal *)(void *)file;
 
-    (void)uv_queue_work(&file->agent->loop, &removal->work, remove_work, removed);
+    if (removals.first == NULL)
+        removals.first = removal;
+    else
+        removals.last->next = removal;
+    removals.last = removal;
+    remove_next();
 }
 
 static struct removal *removal_of(struct agent *agent, const char *folder, const char *other)

@@ -6,11 +6,16 @@
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "shoal/remove_tree.h"
+
+#include "loop_test.h"
 
 #include "shoal/banned.h"
 
@@ -196,11 +201,61 @@ static void test_the_next_job_takes_them(void **state)
     assert_int_equal(f->agent->spares.count, 1);
 }
 
+/* ---- removal ---- */
+
+#define REMOVALS 8u
+
+static uv_sem_t gate;
+static atomic_uint removals_done;
+
+/* In the place of the agent's own: one that takes its time. */
+bool shoal_remove_tree(const char *path)
+{
+    (void)path;
+    uv_sem_wait(&gate);
+    atomic_fetch_add(&removals_done, 1);
+    return true;
+}
+
+static void other_run(uv_work_t *work) { (void)work; }
+
+static void other_ran(uv_work_t *work, int status)
+{
+    (void)status;
+    *(bool *)work->data = true;
+}
+
+/* Somebody deletes many jobs with many files, and the next job's code is unpacked. */
+static void test_what_is_removed_leaves_threads_to_the_rest(void **state)
+{
+    struct fixture *f = *state;
+    uv_timer_t watchdog;
+    bool late = false, ran = false;
+    uv_work_t other = { .data = &ran };
+
+    assert_int_equal(uv_loop_init(&f->agent->loop), 0);
+    assert_int_equal(uv_sem_init(&gate, 0), 0);
+    loop_watch(&f->agent->loop, &watchdog, &late);
+    for (unsigned i = 0; i < REMOVALS; i++)
+        agent_folders_remove(f->agent, "one", "");
+    assert_int_equal(uv_queue_work(&f->agent->loop, &other, other_run, other_ran), 0);
+    while (!ran && !late)
+        (void)uv_run(&f->agent->loop, UV_RUN_ONCE);
+    for (unsigned i = 0; i < REMOVALS; i++)
+        uv_sem_post(&gate);
+    while (atomic_load(&removals_done) < REMOVALS)
+        (void)uv_run(&f->agent->loop, UV_RUN_ONCE);
+    loop_end(&f->agent->loop);
+    uv_sem_destroy(&gate);
+    assert_false(late);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_folders_as_an_agent_makes_them_go_to_the_next_job),
         cmocka_unit_test_setup_teardown(test_the_next_job_takes_them, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_removed_leaves_threads_to_the_rest, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
