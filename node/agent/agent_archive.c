@@ -427,12 +427,65 @@ static void pull_next_node(struct making *m)
     pull_node(m);
 }
 
+/* A file that is here whole, on its way to its name (shoal/disk.h, D1 and D2). */
+struct pulled {
+    struct agent_file_job file;
+    struct making *m;
+    char path[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 16];
+    char part[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 24];
+    char folder[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 16];
+    int fd;
+    bool named, flushed;
+};
+
+static void pulled_run(struct agent_file_job *file)
+{
+    struct pulled *p = (struct pulled *)(void *)file;
+
+    p->flushed = p->named ? shoal_disk_flush_folder(p->folder) : fdatasync(p->fd) == 0;
+}
+
+/* What other hosts brought here meanwhile was acknowledged, and the file that it went to may be the longer one by now. A
+ * ledger is opened anew, and its folder flushed with the first record that is added (agent_ledger.c). */
+static bool pulled_name(struct pulled *p)
+{
+    struct making *m = p->m;
+    struct agent_job *job = agent_job_find(m->agent, m->job);
+    struct stat facts;
+
+    if (lstat(p->path, &facts) == 0 && (uint64_t)facts.st_size >= m->offset)
+        return false;
+    if (job != NULL && strcmp(m->theirs.list[m->their].path, "ledger") == 0)
+        agent_ledger_close(job);
+    return rename(p->part, p->path) == 0; /* if not: as if that guardian had not had it */
+}
+
+static void pulled_done(struct agent_file_job *file)
+{
+    struct pulled *p = (struct pulled *)(void *)file;
+    struct making *m = p->m;
+
+    if (!p->named) {
+        p->named = p->flushed && pulled_name(p);
+        if (p->named && agent_file_submit(m->agent, &p->file) == SHOAL_OK)
+            return;
+        if (!p->named)
+            (void)unlink(p->part);
+    }
+    free(p);
+    (void)close(m->fd);
+    m->fd = -1;
+    m->their++;
+    if (m->agent->stopping)
+        pull_next_node(m);
+    else
+        pull_file(m);
+}
+
 static void on_piece(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct making *m = arg;
-    char path[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 16];
-    char part[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 24];
-    struct agent_job *job = agent_job_find(m->agent, m->job);
+    struct pulled *p;
 
     (void)msg;
     if (err != SHOAL_OK || m->agent->stopping || (answer.len == 0 && m->offset < m->theirs.list[m->their].bytes) ||
@@ -445,15 +498,20 @@ static void on_piece(void *arg, enum shoal_err err, const struct shoal_msg *msg,
         pull_ask(m, m->theirs.list[m->their].path, on_piece);
         return;
     }
-    pull_path(m, path, sizeof(path));
-    (void)snprintf(part, sizeof(part), "%s.part", path);
-    if (job != NULL && strcmp(m->theirs.list[m->their].path, "ledger") == 0)
-        agent_ledger_close(job);
-    (void)rename(part, path); /* if not: as if that guardian had not had it */
-    (void)close(m->fd);
-    m->fd = -1;
-    m->their++;
-    pull_file(m);
+    p = calloc(1, sizeof(*p));
+    if (p != NULL) {
+        p->file = (struct agent_file_job){ .run = pulled_run, .done = pulled_done };
+        p->m = m;
+        p->fd = m->fd;
+        pull_path(m, p->path, sizeof(p->path));
+        (void)snprintf(p->part, sizeof(p->part), "%s.part", p->path);
+        (void)snprintf(p->folder, sizeof(p->folder), "%s", p->path);
+        *strrchr(p->folder, '/') = '\0';
+        if (agent_file_submit(m->agent, &p->file) == SHOAL_OK)
+            return;
+        free(p);
+    }
+    pull_next_node(m); /* too much waits for the disk: it is archived as it is here */
 }
 
 /* The next file of which this guardian has more than we do. */

@@ -101,6 +101,8 @@ struct fixture {
     enum shoal_err err;
     struct ledger_progress progress;
     char json[1024];
+    bool brings; /* while another host's ledger comes */
+    unsigned flushes_before, flushes_between;
 };
 
 static const struct shoal_job_id job_id = { { 7 } };
@@ -638,36 +640,132 @@ static void end_start(struct fixture *f, struct guardian *end)
     peer_serve(end->calls, PEER_RECORDS, on_records, end);
 }
 
-static void is_over(uv_timer_t *timer) { *(bool *)timer->data = true; }
-
-/* Such a disk, or a job that has cut its ledger short, must not keep two agents busy with each other. */
-static void what_cannot_be_read_is_not_pushed_without_a_pause(void **state)
+static void pair_up(struct fixture *f)
 {
-    struct fixture *f = *state;
-    static uv_timer_t timer;
-    bool over = false;
-
     assert_int_equal(shoal_crypto_init(NULL), SHOAL_OK);
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 2; i++) {
+        ends[i] = (struct guardian){ .ups = 0 };
         end_start(f, &ends[i]);
+    }
     f->agent->identity = ends[0].identity;
     f->agent->link = ends[0].link;
     f->agent->calls = ends[0].calls;
     agent_job_guarded(f->job, &ends[1].identity.node, 1);
     assert_int_equal(shoal_link_want(ends[0].link, ends[1].identity.node, loopback(shoal_link_port(ends[1].link))), SHOAL_OK);
     RUN_AGENT_UNTIL(f, ends[0].ups == 1 && ends[1].ups == 1);
+}
+
+static void is_over(uv_timer_t *timer) { *(bool *)timer->data = true; }
+
+static void wait_ms(struct fixture *f, uint64_t ms)
+{
+    uv_timer_t *timer = malloc(sizeof(*timer)); /* it lives as long as the loop */
+    bool over = false;
+
+    assert_non_null(timer);
+    (void)uv_timer_init(&f->agent->loop, timer);
+    timer->data = &over;
+    (void)uv_timer_start(timer, is_over, ms, 0);
+    RUN_AGENT_UNTIL(f, over);
+}
+
+/* Such a disk, or a job that has cut its ledger short, must not keep two agents busy with each other. */
+static void what_cannot_be_read_is_not_pushed_without_a_pause(void **state)
+{
+    struct fixture *f = *state;
+
+    pair_up(f);
     atomic_store(&reads_fail_from, 0);
     atomic_store(&reads_fail, true);
     bring(f, 1);
     RUN_AGENT_UNTIL(f, ends[1].asked > 0);
-    (void)uv_timer_init(&f->agent->loop, &timer);
-    timer.data = &over;
-    (void)uv_timer_start(&timer, is_over, 500, 0);
-    RUN_AGENT_UNTIL(f, over);
+    wait_ms(f, 500);
     assert_in_range(ends[1].asked, 1, 5);
     assert_int_equal(ends[1].brought, 0);
     atomic_store(&reads_fail, false);
     RUN_AGENT_UNTIL(f, ends[1].brought > 0);
+}
+
+/* ---- an ended job's archive ---- */
+
+#define THEIRS 10
+#define OURS 20
+
+static uint8_t theirs[THEIRS * 256];
+static off_t theirs_bytes;
+
+/* It has more of the ledger, and a log. While it answers, its records come here on the usual way, and some more. */
+static void on_files(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct fixture *f = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    uint8_t list[200];
+    struct shoal_writer w = shoal_writer_init(list, sizeof(list));
+    char user[SHOAL_SCHED_BY_BYTES], path[300];
+
+    (void)from;
+    (void)shoal_get_job_id(&r);
+    shoal_get_text(&r, user, sizeof(user));
+    shoal_get_text(&r, path, sizeof(path));
+    if (path[0] == '\0') {
+        shoal_put_u32(&w, 2);
+        shoal_put_text(&w, "ledger");
+        shoal_put_u64(&w, (uint64_t)theirs_bytes);
+        shoal_put_text(&w, "log/app.1/stdout");
+        shoal_put_u64(&w, 4);
+        peer_answer(question, SHOAL_OK, "", shoal_writer_view(&w));
+    } else if (strcmp(path, "ledger") == 0) {
+        for (uint64_t step = 1; f->brings && step <= OURS; step++)
+            bring(f, step);
+        f->flushes_before = atomic_load(&flushes);
+        peer_answer(question, SHOAL_OK, "", shoal_view_of(theirs, (size_t)theirs_bytes));
+    } else { /* the ledger has been dealt with */
+        f->flushes_between = atomic_load(&flushes) - f->flushes_before;
+        f->agent->stopping = true;
+        peer_answer(question, SHOAL_OK, "", shoal_view_of("text", 4));
+    }
+}
+
+static void archive(struct fixture *f)
+{
+    struct shoal_sched_action action = { .kind = SHOAL_SCHED_ARCHIVE_MAKE };
+    int fd;
+
+    (void)file_of(f, THEIRS, 0);
+    fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    theirs_bytes = pread(fd, theirs, sizeof(theirs), 0);
+    assert_int_equal(theirs_bytes, size_of(f));
+    (void)close(fd);
+    assert_int_equal(unlink(f->path), 0);
+    pair_up(f);
+    peer_serve(ends[1].calls, PEER_ARCHIVE_FILES, on_files, f);
+    action.u.archive.job = job_id;
+    agent_archive_make(f->agent, &action);
+    RUN_AGENT_UNTIL(f, f->agent->stopping);
+    wait_ms(f, 100); /* for its last answer, with which all ends */
+    pool_settles(f);
+}
+
+static void what_another_has_more_of_is_flushed_before_it_replaces_ours(void **state)
+{
+    struct fixture *f = *state;
+
+    f->brings = false;
+    archive(f);
+    assert_int_equal(size_of(f), theirs_bytes);
+    assert_in_range(f->flushes_between, 1, 2);
+}
+
+/* What was acknowledged here while the other one answered is not replaced by less. */
+static void what_has_grown_meanwhile_is_not_replaced_by_less(void **state)
+{
+    struct fixture *f = *state;
+
+    f->brings = true;
+    archive(f);
+    disk_settles(f);
+    assert_true(size_of(f) > theirs_bytes);
+    assert_int_equal(steps_of(f), OURS);
 }
 
 int main(void)
@@ -688,6 +786,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_may_go_while_it_is_audited, setup, teardown),
         cmocka_unit_test_setup_teardown(an_audit_of_what_cannot_be_read_says_so, setup, teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_read_is_not_pushed_without_a_pause, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_another_has_more_of_is_flushed_before_it_replaces_ours, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_has_grown_meanwhile_is_not_replaced_by_less, setup, teardown),
     };
 
     if (setenv("UV_THREADPOOL_SIZE", "1", 1) != 0)
