@@ -49,6 +49,7 @@ struct making {
     char root[AGENT_PATH_BYTES];
     char user[SHOAL_SCHED_BY_BYTES];
     struct archive_lines lines;
+    struct archive_seats seats;
     size_t next;
     /* The record as the other guardians have it. */
     struct shoal_node_id nodes[8];
@@ -688,7 +689,7 @@ static void on_manifest(void *arg, enum shoal_err err, const char *text, struct 
             know_path(m, line_text);
         }
         memcpy(hex, bytes.bytes + at, 64);
-        if (shoal_hex_parse(hex, hash.bytes, 32) && !archive_lines_have(&m->lines, hash)) {
+        if (shoal_hex_parse(hex, hash.bytes, 32) && !archive_lines_have(&m->lines, &m->seats, hash)) {
             struct archive_line *line = archive_lines_add(&m->lines);
 
             if (line == NULL) {
@@ -713,7 +714,7 @@ static void keep_bundle(struct making *m)
     struct archive_line *line;
 
     if (replica == NULL || m->lines.count == 0 || shoal_hash_is_zero(replica->spec.bundle_hash) ||
-        archive_lines_have(&m->lines, replica->spec.bundle_hash))
+        archive_lines_have(&m->lines, &m->seats, replica->spec.bundle_hash))
         return;
     line = archive_lines_add(&m->lines);
     if (line == NULL)
@@ -727,7 +728,7 @@ static void next_manifest(struct making *m)
     struct archive_line *line;
 
     while (m->manifest < 2 &&
-           (shoal_hash_is_zero(m->manifests[m->manifest]) || archive_lines_have(&m->lines, m->manifests[m->manifest])))
+           (shoal_hash_is_zero(m->manifests[m->manifest]) || archive_lines_have(&m->lines, &m->seats, m->manifests[m->manifest])))
         m->manifest++;
     if (m->manifest == 2) {
         keep_bundle(m);

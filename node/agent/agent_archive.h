@@ -27,6 +27,13 @@ struct archive_lines {
     size_t count, cap;
 };
 
+/* Lines of kind r by their hashes; zeroed: none yet. */
+#define ARCHIVE_SEATS 16384u
+struct archive_seats {
+    uint16_t line[ARCHIVE_SEATS]; /* 1 + its place in the list; 0: empty */
+    size_t count;                 /* so many lines of the list have been looked at */
+};
+
 /* The lines come off the wire: nothing of them is trusted. */
 bool archive_is_log(const char *path);
 /* Writes a line as archive_lines_read() reads it. False: it does not fit `cap`. */
@@ -35,8 +42,8 @@ bool archive_line_text(const struct archive_line *line, char *text, size_t cap);
 struct archive_line *archive_lines_add(struct archive_lines *lines);
 /* The lines that were read before an error stay. TOO_BIG: more lines than fit. */
 SHOAL_MUST_CHECK enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view bytes);
-/* A blob of the result, with this hash. */
-bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash hash);
+/* A blob of the result, with this hash. All lines have theirs, and none was taken out since the last call for these seats. */
+bool archive_lines_have(const struct archive_lines *lines, struct archive_seats *seats, struct shoal_hash hash);
 /* The place of a line's file on this host; `root` is the job's result folder. */
 void archive_line_path(const struct agent *agent, struct shoal_job_id job, const char *root,
                        const struct archive_line *line, char *path, size_t cap);

@@ -17,6 +17,7 @@
 #include "shoal/banned.h"
 
 #define LINES_MAX 8192
+_Static_assert(2 * LINES_MAX <= ARCHIVE_SEATS, "a seat is looked for until one is empty");
 
 /* The lines come off the wire: nothing of them is trusted. */
 bool archive_is_log(const char *path)
@@ -142,12 +143,22 @@ enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view
     return SHOAL_OK;
 }
 
-bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash hash)
+/* Where the hash is, or the empty seat for it: there are twice as many as lines. */
+static uint16_t *seat_of(const struct archive_lines *lines, struct archive_seats *seats, struct shoal_hash hash)
 {
-    for (size_t i = 0; i < lines->count; i++)
-        if (lines->list[i].what == 'r' && shoal_hash_equal(lines->list[i].hash, hash))
-            return true;
-    return false;
+    size_t at = ((size_t)hash.bytes[0] << 8 | hash.bytes[1]) % ARCHIVE_SEATS;
+
+    while (seats->line[at] != 0 && !shoal_hash_equal(lines->list[seats->line[at] - 1].hash, hash))
+        at = (at + 1) % ARCHIVE_SEATS;
+    return &seats->line[at];
+}
+
+bool archive_lines_have(const struct archive_lines *lines, struct archive_seats *seats, struct shoal_hash hash)
+{
+    for (; seats->count < lines->count; seats->count++)
+        if (lines->list[seats->count].what == 'r')
+            *seat_of(lines, seats, lines->list[seats->count].hash) = (uint16_t)(seats->count + 1);
+    return *seat_of(lines, seats, hash) != 0;
 }
 
 size_t agent_archive_lines(struct shoal_view list)

@@ -221,12 +221,56 @@ static void a_list_of_the_version_before_has_no_more(void **state)
     free(lines.list);
 }
 
+static struct shoal_hash hash_of_number(uint32_t number) { return shoal_hash_of(shoal_view_of(&number, sizeof(number))); }
+
+static uint64_t thread_ns(void)
+{
+    struct timespec time;
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * SHOAL_S + (uint64_t)time.tv_nsec;
+}
+
+/* Two manifests of as many files as there may be: each is looked through in one turn of the loop. */
+static void a_list_of_many_blobs_takes_little_time(void **state)
+{
+    static struct shoal_hash hashes[8190];
+    static struct archive_seats seats;
+    struct archive_lines lines = { 0 };
+    uint64_t began_ns;
+
+    (void)state;
+    for (uint32_t i = 0; i < 8190; i++)
+        hashes[i] = hash_of_number(i % 6000); /* the last ones are in both */
+    began_ns = thread_ns();
+    for (uint32_t i = 0; i < 8190; i++) {
+        struct archive_line *line;
+
+        if (archive_lines_have(&lines, &seats, hashes[i])) {
+            assert_true(i >= 6000);
+            continue;
+        }
+        assert_true(i < 6000);
+        line = archive_lines_add(&lines);
+        assert_non_null(line);
+        line->hash = hashes[i];
+    }
+    assert_in_range(thread_ns() - began_ns, 0, 20 * SHOAL_MS);
+    assert_int_equal(lines.count, 6000);
+    lines.list[0].what = 'l'; /* nothing of a log is looked for */
+    memset(&seats, 0, sizeof(seats));
+    assert_false(archive_lines_have(&lines, &seats, hashes[0]));
+    assert_true(archive_lines_have(&lines, &seats, hashes[1]));
+    free(lines.list);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(names_that_are_shown), cmocka_unit_test(what_a_walk_finds),
                                         cmocka_unit_test(what_lies_too_deep_is_counted),
                                         cmocka_unit_test(a_list_of_logs_says_that_there_are_more),
-                                        cmocka_unit_test(a_list_of_the_version_before_has_no_more) };
+                                        cmocka_unit_test(a_list_of_the_version_before_has_no_more),
+                                        cmocka_unit_test(a_list_of_many_blobs_takes_little_time) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
