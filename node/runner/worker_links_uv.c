@@ -11,6 +11,7 @@
 #include "shoal/banned.h"
 
 #define LINKS_MAX 256
+#define LISTEN_AGAIN_MS 100
 
 static void on_link_closed(uv_handle_t *handle)
 {
@@ -107,6 +108,13 @@ static struct worker_link *oldest_stranger(const struct workers *workers)
     return oldest;
 }
 
+static void on_listen_timer(uv_timer_t *timer)
+{
+    struct workers *workers = timer->data;
+
+    (void)uv_poll_start(&workers->listener_poll, UV_READABLE, worker_links_on_connect);
+}
+
 void worker_links_on_connect(uv_poll_t *poll, int status, int events)
 {
     struct workers *workers = poll->data;
@@ -116,8 +124,13 @@ void worker_links_on_connect(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     fd = accept4(workers->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) { /* it waits, and so do we */
+            (void)uv_poll_stop(&workers->listener_poll);
+            (void)uv_timer_start(&workers->listen_timer, on_listen_timer, LISTEN_AGAIN_MS, 0);
+        }
         return;
+    }
     link = oldest_stranger(workers);
     if (workers->link_count == LINKS_MAX && link != NULL)
         worker_link_close(link);

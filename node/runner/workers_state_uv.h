@@ -76,6 +76,7 @@ struct workers {
     char socket_path[600];
     int listener;
     uv_poll_t listener_poll;
+    uv_timer_t listen_timer; /* active: there was no descriptor for who connects */
     uv_timer_t idle_timer;
     uv_timer_t watchdog;
     struct deaths *deaths;

@@ -859,6 +859,8 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     (void)uv_poll_init(options->loop, &workers->listener_poll, workers->listener);
     workers->listener_poll.data = workers;
     (void)uv_poll_start(&workers->listener_poll, UV_READABLE, worker_links_on_connect);
+    (void)uv_timer_init(options->loop, &workers->listen_timer);
+    workers->listen_timer.data = workers;
     (void)uv_timer_init(options->loop, &workers->idle_timer);
     workers->idle_timer.data = workers;
     (void)uv_timer_init(options->loop, &workers->watchdog);
@@ -875,7 +877,7 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
                       msg);
     if (err != SHOAL_OK)
         return err;
-    workers->handles_open = 6;
+    workers->handles_open = 7;
     err = deaths_create(&workers->deaths, options->loop, on_dying, workers);
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "no memory, or no thread, for the watch over workers"); /* the process ends */
@@ -946,6 +948,7 @@ void workers_stop(struct workers *workers)
     (void)uv_poll_stop(&workers->listener_poll);
     (void)close(workers->listener);
     uv_close((uv_handle_t *)&workers->listener_poll, on_handle_closed);
+    uv_close((uv_handle_t *)&workers->listen_timer, on_handle_closed);
     uv_close((uv_handle_t *)&workers->idle_timer, on_handle_closed);
     uv_close((uv_handle_t *)&workers->watchdog, on_handle_closed);
 }

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -970,6 +971,40 @@ static void a_job_that_lost_its_runner_is_not_looked_for_at_each_look_at_its_slo
     turns(f);
 }
 
+/* The connection waits, and would wake the loop again at once. */
+static void without_descriptors_the_loop_does_not_spin(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit limit, none;
+    unsigned rounds = 0;
+    bool over = false;
+    uv_timer_t timer;
+    int fd;
+
+    f->knows = true;
+    turns(f);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    none.rlim_cur = 3;
+    fd = dial(f);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    (void)uv_timer_init(&f->loop, &timer);
+    timer.data = &over;
+    (void)uv_timer_start(&timer, is_over, 300, 0);
+    for (; !over; rounds++)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_in_range(rounds, 1, 100);
+    say_later = true;
+    say_on(f, fd, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    say_later = false;
+    while (f->hellos == 0)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    (void)close(fd);
+    uv_close((uv_handle_t *)&timer, NULL);
+    turns(f);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -982,6 +1017,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(descriptors_that_come_along_are_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_descriptor_of_a_runner_is_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_connections_take_no_place_from_workers, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_descriptors_the_loop_does_not_spin, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_worker_said_last_is_heard_before_its_end, setup, teardown),
         cmocka_unit_test_setup_teardown(an_end_is_told_of_the_worker_that_has_ended, setup, teardown),
         cmocka_unit_test_setup_teardown(an_order_that_finds_no_runner_calls_nobody, setup, teardown),
