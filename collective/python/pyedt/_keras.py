@@ -405,10 +405,10 @@ class Carrier:
     def memory(array):
         return array.ctypes.data, array.nbytes
 
-    def give(self, step, callbacks):
+    def give(self, step, callbacks, ended=None):
         arrays = self._arrays()
         rest = _plain.Writer(self._name_of, self._no_tensor).dump({"callbacks": callbacks, "rate": rate_of(self._optimizer)})
-        text = json.dumps({"step": step, "tensors": [[a.dtype.str, list(a.shape)] for a in arrays]}).encode()
+        text = json.dumps({"step": step, "ended": ended, "tensors": [[a.dtype.str, list(a.shape)] for a in arrays]}).encode()
         return MAGIC + struct.pack("<I", len(text)) + text + rest, arrays
 
     @staticmethod
@@ -421,6 +421,9 @@ class Carrier:
             raise ValueError("no state of an engine of TF.Keras: it begins with %r" % bytes(first[:8]))
         size = struct.unpack_from("<I", first, len(MAGIC))[0]
         return json.loads(bytes(first[len(MAGIC) + 4:len(MAGIC) + 4 + size])), bytes(first[len(MAGIC) + 4 + size:])
+
+    def ended(self, first):
+        return self.describe(first)[0].get("ended")
 
     def empty(self, first):
         said, _ = self.describe(first)

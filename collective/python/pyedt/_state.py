@@ -1,6 +1,6 @@
 """Everything a joiner needs after step D, as a list of tensors: the first describes the others.
 
-    tensor 0: "SHOALST2"  u32 JSON bytes  JSON {step, tensors: [[dtype, shape], ...], parameters}  plain values (_plain.py)
+    tensor 0: "SHOALST2"  u32 JSON bytes  JSON {step, ended, tensors: [[dtype, shape], ...], parameters}  plain values (_plain.py)
     then the raw bytes of each tensor: parameters, buffers, and every tensor that the plain values mention
 
 These hold optimizer state, parameter groups, callbacks and module modes, and reading them runs no code: they come over the
@@ -58,8 +58,8 @@ class Carrier:
         self._buffers, self._optimizer = buffers, optimizer
         self._tokens = Tokens(model, loss, optimizer, self.parameters, buffers.tensors)
 
-    def give(self, step, callbacks):
-        """(first tensor's bytes, list of tensors) of the state after `step`."""
+    def give(self, step, callbacks, ended=None):
+        """(first tensor's bytes, list of tensors) of the state after `step`; `ended`: T3 of _trainer.py."""
         tensors = [plain(t) for t in self.parameters + self._buffers.tensors]
 
         def add(tensor):
@@ -73,9 +73,13 @@ class Carrier:
             "modes": [m.training for module in self._modules for m in module.modules()],
             "requires_grad": [p.requires_grad for p in self.parameters],
         })
-        text = json.dumps({"step": step, "parameters": len(self.parameters),
+        text = json.dumps({"step": step, "ended": ended, "parameters": len(self.parameters),
                            "tensors": [[dtype_name(t.dtype), list(t.shape)] for t in tensors]}).encode()
         return MAGIC + struct.pack("<I", len(text)) + text + rest, tensors
+
+    @staticmethod
+    def ended(first):
+        return describe(first).get("ended")  # none in what an older version has given
 
     @staticmethod
     def memory(tensor):

@@ -7,7 +7,8 @@ T1. What a step does is a function of (job seed, step, v) and of the state after
     engines nor who computed what leaves a trace.
 T2. apply() leaves the state "after the step": with the callbacks of a data epoch's end, and of the next one's begin.
 T3. Callbacks and loggers run only for committed steps, once in each engine; on_epoch_end(save_model=True) runs in the
-    engine that writes the files."""
+    engine that writes the files. It runs before that step is committed: a state that is given meanwhile says that its callbacks
+    have had it, and who takes it does not call them again."""
 
 import contextlib
 import json
@@ -125,6 +126,7 @@ class Trainer:
                   "many engines there are", flush=True)
         self._begun = False
         self._files_step = None  # the FILES step this engine has written
+        self._ended_step = None  # the step with which the callbacks, as they are now, have seen a data epoch end (T3)
         self._snapshot_time = time.monotonic()
 
     def _make(self, parts, datasets, device):
@@ -192,7 +194,7 @@ class Trainer:
 
     def give_state(self):
         comm = self.comm
-        first, tensors = self.carrier.give(self.applied, self._callbacks)
+        first, tensors = self.carrier.give(self.applied, self._callbacks, self._ended_step)
         comm.state_give(0, first, len(first))
         for i, tensor in enumerate(tensors):
             comm.state_give(i + 1, *self.carrier.memory(tensor))
@@ -225,7 +227,7 @@ class Trainer:
 
     def _take(self, first, tensors, step):
         self._set_callbacks(self.carrier.take(first, tensors, self._callbacks))
-        self.applied = step
+        self.applied, self._ended_step = step, self.carrier.ended(first)
 
     def keep_alone(self):
         """The state in memory of this engine alone."""
@@ -458,12 +460,16 @@ class Trainer:
             self._call("on_batch_end", first + v, dict(zip(names, part[4])))
 
     def _end_epoch(self, step):
-        self._seed(step.epoch, step.number, 0xFFFF)
-        if step.number != self._files_step:
-            self._call("on_epoch_end", step.epoch, False)
+        self._call_epoch_end(step, False)
         if step.epoch + 1 < self.schedule.epochs:
             self._seed(step.epoch + 1, step.number, 0xFFFE)
             self._call("on_epoch_begin", step.epoch + 1)
+
+    def _call_epoch_end(self, step, save_model):
+        self._seed(step.epoch, step.number, 0xFFFF)
+        if step.number != self._ended_step:
+            self._ended_step = step.number
+            self._call("on_epoch_end", step.epoch, save_model)
 
     # ---- files ----
 
@@ -473,9 +479,8 @@ class Trainer:
             self.comm.set_activity(_comm.CALLBACK)
             if step.checkpoint:
                 self._save("model_epoch_%d" % (step.epoch + 1))
-            self._seed(step.epoch, step.number, 0xFFFF)
             self._files_step = step.number
-            self._call("on_epoch_end", step.epoch, True)
+            self._call_epoch_end(step, True)
         self.comm.publish(0, 1, 0, 0, [0.0] * len(self.header["metric_names"]))
 
     def write_final(self):
@@ -520,7 +525,7 @@ class Trainer:
         folder = os.path.join(result_dir(), "checkpoint")
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "snapshot-%d-%012d.state" % (self.call, step.number))
-        self.carrier.write_file(path, *self.carrier.give(step.number, self._callbacks))
+        self.carrier.write_file(path, *self.carrier.give(step.number, self._callbacks, self._ended_step))
         self.comm.snapshot(step.number, path)
         for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
             os.unlink(old)

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -11,7 +12,7 @@ from jobs import Rows, bits, make_header, make_parts, make_trainer, network, num
 from reference_comm import ReferenceComm, Shared
 from torch import nn
 
-from pyedt import _bundle, _chance, _comm, _compute, _data, _engine, _loader, _order, _records, _state, _trainer
+from pyedt import _bundle, _chance, _comm, _compute, _data, _engine, _loader, _order, _records, _schedule, _state, _trainer
 from pyedt.callbacks import Callback
 
 
@@ -789,6 +790,37 @@ def test_a_files_step_that_is_repeated_calls_no_callback_twice():
     trainer, _ = _trainer.serve(with_decay(comm), None)
     assert trainer.schedule.at(15).kind == 2 and trainer.schedule.last == 15
     assert [e for e, _ in trainer._callbacks[0].saved] == [0, 1, 2]
+
+
+class DecayAtEnd(Callback):
+    def on_epoch_end(self, epoch, save_model=False):
+        for group in self.params["optimizer"].param_groups:
+            group["lr"] *= 0.5
+
+
+def test_who_joins_while_files_are_written_does_not_end_that_data_epoch_again():
+    """The writer is a donor with the state before the step, but its callbacks have seen the data epoch end."""
+    def make(comm):
+        return make_trainer(comm, make_parts(callbacks=[DecayAtEnd()]))
+
+    lonely, _, _ = run_mesh(lambda s: 1, make)
+    shared = Shared()
+    writer, joiner = make(ReferenceComm(shared)), make(ReferenceComm(shared))
+    writer.begin(fresh=True)
+    while writer.schedule.at(writer.applied + 1).kind != _schedule.FILES:
+        step_together([writer])
+    step = writer.schedule.at(writer.applied + 1)
+    writer.compute(step, writer.comm.assign(step)[0])
+    shared.step = None  # the epoch is revoked
+    joiner.begin(fresh=False)
+    writer.give_state()
+    joiner.take_state()
+    folder = os.path.join(os.environ["RESULT_DIR"], "model", "train")
+    shutil.rmtree(folder)
+    while writer.applied < writer.schedule.last:
+        step_together([joiner, writer])  # the files are the joiner's to write now
+        assert os.path.exists(os.path.join(folder, "model_epoch_2.pth"))
+    assert bits(joiner) == bits(writer) == bits(lonely[0])
 
 
 def test_an_epoch_that_does_not_fit_the_state_is_an_error():
