@@ -1,6 +1,8 @@
 """What engines tell each other of callbacks and optimizers: values that cannot run code when they are read."""
 
 import collections
+import dataclasses
+import enum
 import os
 import pickle
 import random
@@ -84,6 +86,79 @@ def test_a_callback_takes_what_it_can_into_the_receivers_own():
     assert own.lock is lock and own.chance is chance and own.shown is print and not hasattr(own, "gone")
 
 
+class Mode(enum.Enum):
+    WARM, MAIN = "warm", "main"
+
+
+class Place(str, enum.Enum):
+    HERE, THERE = "here", "there"
+
+
+class Point(collections.namedtuple("Point", "x y")):
+    def shifted(self):
+        return Point(self.x + 1, Place.THERE)
+
+
+@dataclasses.dataclass
+class Slim:
+    __slots__ = ("epoch", "loss")
+    epoch: int
+    loss: object
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+    def known(self):
+        return Mode, Place, Point, Slim
+
+
+KINDS = ((collections.deque(maxlen=2), collections.deque([1, 2], maxlen=2)), (Mode.WARM, Mode.MAIN), (None, Place.THERE),
+         (Point(0, 0), Point([1], Mode.MAIN)), (None, Point(1, 2)), (Slim(0, None), Slim(3, Point(1, 2))), (None, Slim(1, 0.5)),
+         (collections.defaultdict(list), collections.defaultdict(list, a=[1])), (None, collections.defaultdict(None, a=1)),
+         (collections.defaultdict(threading.Lock), collections.defaultdict(threading.Lock, a=2)))
+
+
+@pytest.mark.parametrize("mine, theirs", KINDS, ids=lambda one: type(one).__name__)
+def test_values_of_every_day_come_back_into_a_callback(mine, theirs):
+    own = Holder(mine)
+    back = travel([Holder(theirs)], [own])[0]
+    assert back is own and own.value == theirs and type(own.value) is type(theirs)
+    assert getattr(own.value, "maxlen", None) == getattr(theirs, "maxlen", None)
+    assert not isinstance(theirs, (enum.Enum)) or own.value is theirs
+    assert getattr(own.value, "default_factory", None) is getattr(theirs, "default_factory", None)
+    assert [(one.name, one.value) for one in Mode] == [("WARM", "warm"), ("MAIN", "main")]
+
+
+def test_an_object_of_another_module_of_the_job_comes_though_the_receiver_has_none_yet(tmp_path, monkeypatch):
+    """A callback of the script that makes it when it first needs it."""
+    (tmp_path / "figures.py").write_text("class Inner:\n    def __init__(self):\n        self.n = 7\n\n\n"
+                                         "class Figures:\n    def __init__(self):\n        self.inner = Inner()\n")
+    (tmp_path / "script.py").write_text("import figures\nfrom figures import Figures\n\n\nclass Named:\n    best = None\n\n    def see(self):\n"
+                                        "        self.best = Figures()\n\n\nclass Dotted(Named):\n    def see(self):\n"
+                                        "        self.best = figures.Figures()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import script
+
+    for made in script.Named, script.Dotted:
+        donor, own = made(), made()
+        donor.see()
+        travel([donor], [own])
+        assert own.best.inner.n == 7 and type(own.best) is type(donor.best)
+    with pytest.raises(ValueError, match="do not know"):
+        travel([donor.best], [Inner()])
+
+
+def test_what_was_one_object_and_is_two_comes_back_as_two():
+    own, donor = Holder(Best()), Holder(Best())
+    own.best, lock = own.value, own.value.lock
+    donor.best = Best()
+    donor.best.losses, donor.value.losses = [1], [2]
+    travel([donor], [own])
+    assert (own.best.losses, own.value.losses) == ([1], [2]) and own.best.lock is lock and own.value.lock is lock
+
+
 def test_what_both_have_is_named():
     model = torch.nn.Linear(2, 2)
     callback, own = Inner(), Inner()
@@ -119,6 +194,8 @@ def test_no_code_runs_and_no_class_of_elsewhere_is_made(tmp_path):
     for said in (["c", 0, "subprocess", "Popen", {"args": "x"}, []], ["c", 0, "os", "system", {}, []],
                  ["c", 0, "tempfile", "_TemporaryFileCloser", {"name": "x"}, []], ["c", 0, "builtins", "eval", {}, []],
                  ["c", 0, __name__, "os.mkdir", {}, []], ["o", "nobody"], ["r", 5], ["t", 0, 9, "cpu", False, False],
+                 ["y", "enum", "Enum", "x"], ["y", __name__, "Inner", "x"], ["a", 0, __name__, "Inner", []], ["a", 0, "os", "stat_result", []],
+                 ["h", 0, "eval", []], ["c", 0, __name__, "Mode", {}, []], ["c", 0, __name__, "Point", {}, []], ["q", 0, [], 1, 2],
                  ["n", "O", [1], b"8bytes.."], ["d", "nn"], ["zz"], {"a": 1}, [], ["i", "9" * 100000], ["c"]):
         with pytest.raises(ValueError, match="does not read"):
             _plain.Reader({}.__getitem__, [], own).load(msgpack.packb(said))
