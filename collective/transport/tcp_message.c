@@ -151,7 +151,8 @@ void tcp_flush_out(struct transport *t, uint32_t rank)
     int count;
 
     while (out->connected && (count = next_parts(t, rank, parts)) > 0) {
-        ssize_t wrote = writev(out->fd, parts, count);
+        struct msghdr message = { .msg_iov = parts, .msg_iovlen = (size_t)count };
+        ssize_t wrote = sendmsg(out->fd, &message, MSG_NOSIGNAL); /* a peer that is gone is an error, no end of this process */
 
         if (wrote < 0 && (errno == EAGAIN || errno == EINTR)) {
             if (!out->blocked)

@@ -267,6 +267,24 @@ static void a_peer_that_closes_is_noticed(void **state)
     pair_deinit(&pair);
 }
 
+/* A worker in C has no handler for SIGPIPE, and would die of a peer that did. */
+static void a_peer_that_is_gone_is_no_signal(void **state)
+{
+    struct transport_request *send = NULL;
+    struct pair pair;
+
+    pair_init(&pair, *state);
+    connect_a(&pair, EPOCH(1), token_a);
+    connect_b(&pair, EPOCH(1));
+    turns(&pair);
+    tcp->reset(pair.a, EPOCH(1), TRANSPORT_EPOCH_MASK);
+    for (uint32_t i = 0; i < 5 && !tcp->failed(pair.b, NULL); i++)
+        send = tcp->send(pair.b, 0, EPOCH(1) | i, token_b, sizeof(token_b));
+    assert_true(tcp->failed(pair.b, NULL));
+    assert_non_null(send);
+    pair_deinit(&pair);
+}
+
 /* Raw bytes to b's port: what a stranger can do without a token. */
 static int stranger(const struct pair *pair, const void *bytes, size_t len)
 {
@@ -757,6 +775,7 @@ int main(void)
         IN_ALL_MODES(the_epoch_before_counts_no_more),
         IN_ALL_MODES(a_peer_that_closes_is_noticed),
         OVER_IPV6(a_peer_that_closes_is_noticed),
+        IN_ALL_MODES(a_peer_that_is_gone_is_no_signal),
         IN_ALL_MODES(strangers_change_nothing),
         IN_MODE(the_silent_take_no_place_from_members, 0),
         IN_MODE(members_may_connect_all_at_once, 0),
