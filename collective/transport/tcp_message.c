@@ -444,8 +444,9 @@ void tcp_read_in(struct transport *t, struct inbound *in)
         tcp_prove(t, in);
     while (in->fd >= 0 && in->state == INBOUND_OPEN && !in->paused && !t->failed) {
         if (in->request == NULL && in->aside == NULL) {
-            if (in->head_at < HEADER_BYTES && !tcp_read_head(t, in, HEADER_BYTES))
-                return;
+            while (in->head_at < HEADER_BYTES && !tcp_read_head(t, in, HEADER_BYTES))
+                if (in->fd < 0 || !has_opened(in)) /* else the rest of it is in the next record, of which no event tells */
+                    return;
             if (!place_message(t, in)) {
                 in->paused = !t->failed; /* a receive that is posted later wakes it */
                 if (in->paused)

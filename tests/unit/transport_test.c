@@ -757,6 +757,31 @@ static void what_waits_in_hand_is_not_forgotten(void **state)
     free(in);
 }
 
+/* The header of a message lies in two records, and both were read at once: nothing tells of the second. */
+static void a_header_in_two_records_is_read(void **state)
+{
+    enum { RECORD = 65519, HEADER = 16, SECOND = 5 }; /* SEAL_PLAIN_MAX, HEADER_BYTES */
+    static uint8_t out[RECORD], in[RECORD];
+
+    for (size_t first = RECORD - 3 * HEADER; first <= RECORD - HEADER; first += 4) {
+        struct transport_request *receives[2];
+        struct pair pair;
+
+        pair_init(&pair, *state);
+        connect_a(&pair, EPOCH(1), token_a);
+        connect_b(&pair, EPOCH(1));
+        assert_non_null(tcp->send(pair.a, 1, EPOCH(1), out, first)); /* before there is a connection: together */
+        assert_non_null(tcp->send(pair.a, 1, EPOCH(1) | 1, out, SECOND));
+        receives[0] = tcp->recv(pair.b, EPOCH(1), in, first);
+        receives[1] = tcp->recv(pair.b, EPOCH(1) | 1, in, SECOND);
+        turns(&pair);
+        assert_int_equal(tcp->test(pair.b, receives[0]), TRANSPORT_DONE);
+        if (tcp->test(pair.b, receives[1]) != TRANSPORT_DONE)
+            fail_msg("after %zu bytes the second message did not come", first);
+        pair_deinit(&pair);
+    }
+}
+
 #define IN_MODE(test, mode) cmocka_unit_test_prestate(test, (void *)(uintptr_t)&modes[mode])
 #define IN_ALL_MODES(test) IN_MODE(test, 0), IN_MODE(test, 1), IN_MODE(test, 2), IN_MODE(test, 3)
 #define OVER_IPV6(test) IN_MODE(test, 4), IN_MODE(test, 5), IN_MODE(test, 6), IN_MODE(test, 7)
@@ -791,6 +816,8 @@ int main(void)
         IN_MODE(an_open_preamble_is_not_heard, 1),
         IN_MODE(what_waits_in_hand_is_not_forgotten, 0),
         IN_MODE(what_waits_in_hand_is_not_forgotten, 1),
+        IN_MODE(a_header_in_two_records_is_read, 0),
+        IN_MODE(a_header_in_two_records_is_read, 1),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
