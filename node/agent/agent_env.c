@@ -219,6 +219,7 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
         put_env(t, "FABRIC_BACKEND", "%s", is_keras(job) ? "keras" : "pytorch");
         put_env(t, "RESUME_WEIGHT_PATH", "null");
         put_env(t, "RDMA_ENABLED", "false");
+        put_env(t, "PYTHONHASHSEED", "0"); /* a set of texts has one order in all engines, and so have labels that are made of it */
         if (run->role == SHOAL_JOB_DRIVER)
             put_env(t, "DLI_IS_DRIVER", "true");
     }

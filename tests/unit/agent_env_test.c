@@ -66,6 +66,22 @@ static void without_one_ours_stand_alone(void **state)
     }
 }
 
+/* Each engine makes its data set by itself: where it goes through a set of texts, all have to go the same way. */
+static void the_processes_of_an_elastic_job_have_one_hash_seed(void **state)
+{
+    static const char env[] = "A=1\0PYTHONHASHSEED=7";
+
+    (void)state;
+    fill(env, 4, 1);
+    assert_string_equal(value_of("PYTHONHASHSEED"), "0");
+    fill(env, sizeof(env), 2);
+    assert_string_equal(value_of("PYTHONHASHSEED"), "7");
+    job->spec.elastic = false;
+    fill(env, 4, 1);
+    assert_null(value_of("PYTHONHASHSEED"));
+    job->spec.elastic = true;
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -96,6 +112,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_search_path_of_the_users_is_added_to_ours),
         cmocka_unit_test(without_one_ours_stand_alone),
+        cmocka_unit_test(the_processes_of_an_elastic_job_have_one_hash_seed),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
