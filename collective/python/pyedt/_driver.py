@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+import weakref
 
 import numpy as np
 from pyedt import _bundle, _comm, _engine, _late, _preload, _records, _trainer, _travel
@@ -34,6 +35,7 @@ RESULT_SECONDS = 5
 LOOKS, LOOK_BYTES = 64, 256 * 1024  # of a large file, from its begin to its end
 
 _calls = 0
+_resumed = weakref.WeakKeyDictionary()  # model -> the RESUME_WEIGHT_PATH that it began with: a later call goes on from the one before
 
 
 class TrainingFailed(RuntimeError):
@@ -133,8 +135,8 @@ def make_header(fabric, arguments):
 
 def restore_weights(fabric):
     """RESUME_WEIGHT_PATH: initial weights, and the optimizer's state if it lies beside them."""
-    path = os.environ.get("RESUME_WEIGHT_PATH")
-    if not path or path == "null":
+    path = given = os.environ.get("RESUME_WEIGHT_PATH")
+    if not path or path == "null" or _resumed.get(fabric.model) == given:
         return
     if os.path.isdir(path):
         path = os.path.join(path, "model_epoch_final.pth" if torch else "model_epoch_final.h5")
@@ -142,8 +144,9 @@ def restore_weights(fabric):
         raise FileNotFoundError("RESUME_WEIGHT_PATH: %s does not exist" % path)
     if torch is None:
         _keras_driver.load(fabric, path[:-len(".h5")] if path.endswith(".h5") else path)
-        return
-    load_state(fabric, path[:-len(".pth")] if path.endswith(".pth") else path, path, weights_only=True)
+    else:
+        load_state(fabric, path[:-len(".pth")] if path.endswith(".pth") else path, path, weights_only=True)
+    _resumed[fabric.model] = given
 
 
 def load_state(fabric, stem, weights, weights_only):

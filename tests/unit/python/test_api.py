@@ -324,6 +324,11 @@ def test_resuming_from_weights(alone, monkeypatch, tmp_path):
 
     _driver.restore_weights(fabric)
     assert torch.equal(fabric.model[0].weight, other[0].weight)
+    fabric.train(1, 4)
+    first = {k: v.clone() for k, v in fabric.model.state_dict().items()}
+    assert not torch.equal(first["0.weight"], other[0].weight)
+    _driver.restore_weights(fabric)  # as a second call does: it goes on from the first
+    assert all(torch.equal(v, first[k]) for k, v in fabric.model.state_dict().items())
     monkeypatch.setenv("RESUME_WEIGHT_PATH", str(tmp_path / "nowhere.pth"))
     with pytest.raises(FileNotFoundError, match="nowhere.pth"):
         fabric.train(1, 4)
