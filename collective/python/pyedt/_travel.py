@@ -9,7 +9,8 @@ T3. A text that is a path below one of the driver's roots is below the engine's 
 T4. Code keeps the name of its file: what an engine raises names the script's line.
 T5. A module whose tensors are parametrized (weight_norm, spectral_norm, orthogonal of torch.nn.utils.parametrizations) has a class
     that torch makes for it alone and refuses to pickle: it travels as its own class and what it holds, and becomes parametrized
-    again there."""
+    again there.
+T6. What register_hook() of a parameter was given travels with it: torch's own pickles leave it out without a word."""
 
 import io
 import opcode
@@ -78,7 +79,7 @@ class Pickler(cloudpickle.Pickler):
             return made
         refuse_optimizer(obj, self._optimizers)
         refuse_compiled(obj)
-        made = parametrized_as_parts(obj)
+        made = parametrized_as_parts(obj) or tensor_with_hooks(obj)
         if made is not None:
             return made
         reduced = super().reducer_override(obj)
@@ -112,6 +113,27 @@ def parametrized_again(own, names):
     for name in names:
         parametrize._inject_property(module, name)
     return module
+
+
+def tensor_with_hooks(obj):
+    """T6: how a tensor is made again whose gradient passes through functions of the script's, or None if there are none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(obj, torch.Tensor) or not obj.is_leaf:
+        return None
+    if getattr(obj, "_post_accumulate_grad_hooks", None):
+        raise Refused("FabricModel: a parameter of shape %s has a hook of register_post_accumulate_grad_hook(), and the gradient is whole "
+                      "only when the mini-batches of all engines are in; change that of one mini-batch with register_hook()" % (tuple(obj.shape),))
+    if not obj._backward_hooks:
+        return None
+    return (*obj.__reduce_ex__(5)[:2], list(obj._backward_hooks.values()), None, None, hook_again)
+
+
+def hook_again(tensor, hooks):
+    wants = tensor.requires_grad
+    tensor.requires_grad_(True)  # else none may be registered
+    for hook in hooks:
+        tensor.register_hook(hook)
+    tensor.requires_grad_(wants)
 
 
 def refuse_compiled(obj):

@@ -97,6 +97,23 @@ def halve(x):
     return x / 2
 
 
+def test_what_changes_the_gradient_of_a_parameter_travels_with_it():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].weight.register_hook(lambda gradient: gradient * (model[0].weight > 9))  # of the parameter itself, which holds it
+    model[0].weight.register_hook(lambda gradient: gradient + 3)
+    model[1].weight.register_hook(lambda gradient: gradient * 2)
+    model[1].weight.requires_grad_(False)
+    model[1].tied = model[0].weight
+    got = pickle.loads(_travel.dumps(model, ()))
+    assert type(got[0].weight) is nn.Parameter and got[1].tied is got[0].weight and not got[1].weight.requires_grad
+    got(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(got[0].weight.grad, torch.full((2, 2), 3.0)) and torch.equal(got[0].weight, model[0].weight)
+    assert got[1].weight.grad is None and len(got[1].weight._backward_hooks) == 1
+    model[0].bias.register_post_accumulate_grad_hook(lambda parameter: None)
+    with pytest.raises(_travel.Refused, match=r"shape \(2,\) has a hook .*register_hook\(\)"):
+        _travel.dumps(model, ())
+
+
 def test_a_module_of_torch_jit_is_refused_with_what_to_do():
     scripted = torch.jit.trace(nn.Linear(1, 1), torch.zeros(1))
     with pytest.raises(TypeError, match=r"Linear was made by torch.jit.*after train\(\)"):
