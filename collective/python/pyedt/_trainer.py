@@ -10,6 +10,7 @@ T3. Callbacks and loggers run only for committed steps, once in each engine; on_
     engine that writes the files. It runs before that step is committed: a state that is given meanwhile says that its callbacks
     have had it, and who takes it does not call them again."""
 
+import collections
 import contextlib
 import json
 import os
@@ -598,9 +599,14 @@ def cpu_state(value):
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, dict):
-        return {key: cpu_state(item) for key, item in value.items()}
+        made = {key: cpu_state(item) for key, item in value.items()}
+        if hasattr(value, "_metadata"):  # by it a module knows of which version its entries are
+            made = collections.OrderedDict(made)
+            made._metadata = value._metadata
+        return made
     if isinstance(value, (list, tuple)):
-        return type(value)(cpu_state(item) for item in value)
+        items = [cpu_state(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 

@@ -522,6 +522,30 @@ def test_a_metric_replaces_the_accuracy():
     assert numbers(shared)[0][4][0][3][1] > 0
 
 
+class Turned(nn.Linear):
+    """Its weights lay the other way in files of version 1."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state, prefix, metadata, *others):
+        if metadata.get("version") != 2:
+            state[prefix + "weight"] = state[prefix + "weight"].t()
+        super()._load_from_state_dict(state, prefix, metadata, *others)
+
+    def get_extra_state(self):
+        return torch.nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 1), [3, 2], batch_first=True)
+
+    def set_extra_state(self, state):
+        assert len(state) == 4
+
+
+def test_a_module_finds_the_version_of_its_state_in_the_files():
+    model = nn.Sequential(Turned(2, 2))
+    weight = model[0].weight.detach().clone()
+    model.load_state_dict(_trainer.cpu_state(model.state_dict()))
+    assert torch.equal(model[0].weight, weight)
+
+
 class Schedules(Callback):
     """Steps a scheduler of the script's, or one of its own."""
 
