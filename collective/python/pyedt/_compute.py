@@ -14,6 +14,7 @@ F7. With others, what an engine adds of a step there are the nodes of the tree t
     (_stage.py): of a single mini-batch while backward runs, if each parameter has its gradient at once (F5)."""
 
 import copy
+import itertools
 import types
 
 import numpy as np
@@ -46,8 +47,10 @@ def from_array(array):
 class Gradients:
     """The gradients of the optimizer's parameters in the work buffer, and the map of those that were touched."""
 
-    def __init__(self, optimizer, parameters, device):
+    def __init__(self, optimizer, parameters, device, all_parameters=()):
         self.parameters, self._optimizer, self._device = parameters, optimizer, device
+        trained = {id(p) for p in parameters}
+        self._others = [p for p in all_parameters if id(p) not in trained]  # no optimizer has them, and backward does all the same
         self.elems = sum(p.numel() for p in parameters)
         self.touched = bytearray(len(parameters))
         self._all_touched = bytes([1] * len(parameters))
@@ -60,7 +63,7 @@ class Gradients:
         self._learned = self._given = False  # F5
         self._part = None  # what takes a gradient in this mini-batch; None: it stays in .grad
         self._parted = on_host(device) and all(p.dtype == torch.float32 for p in parameters)
-        self._offsets = [sum(p.numel() for p in parameters[:i]) for i in range(len(parameters))]
+        self._offsets = [0, *itertools.accumulate(p.numel() for p in parameters)][:-1]
         self.update = _update.Update(optimizer, parameters, device)
         self._made = None  # while step() only follows what the update has made: the communicator
         self._on_host = on_host(device)
@@ -116,6 +119,7 @@ class Gradients:
         """fn_step_train, and what its step() calls have marked (O2)."""
         self._marks = set()
         self._marked.clear()
+        self.drop_others()
         try:
             return function(*arguments)
         finally:
@@ -190,6 +194,12 @@ class Gradients:
                 parameter.register_post_accumulate_grad_hook(self._hook(i))
                 self._hooked[i] = 1
 
+    def drop_others(self):
+        """Before a mini-batch: else they would add up over all that this engine computes, and a norm over model.parameters() would
+        have them."""
+        for parameter in self._others:
+            parameter.grad = None
+
     def assigned(self, comm, parts, mine):
         """After assign of a train step (F6)."""
         self._sums = self._leaf = None
@@ -255,6 +265,7 @@ class Gradients:
     def begin(self, comm, v, samples):
         """Before a mini-batch of the step of our own (F5)."""
         self._stolen = self._sums is not None
+        self.drop_others()
         if self._stolen:
             self.touched[:] = self._calls[:] = bytes(len(self.touched))
             if self._sending:
@@ -591,6 +602,7 @@ class StepModel:
 
     def zero_grad(self, set_to_none=True):
         self._gradients.zero()
+        self._gradients.drop_others()
 
     def get_optimizer(self):
         return self._optimizer

@@ -144,7 +144,8 @@ class Trainer:
         self._strict = None if _compute.on_host(device) else _compute.Strict()
         self._order = _order.Order(self.job_seed, len(train_set), header["batch_size"])
         self.buffers = _compute.Buffers(modules, device)
-        self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
+        parameters = _compute.optimizer_parameters(self._optimizer)
+        self.gradients = _compute.Gradients(self._optimizer, parameters, device, [p for m in modules for p in m.parameters()])
         self._update, self._keeps = self.gradients.update, True
         self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
         self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,

@@ -241,6 +241,36 @@ def test_the_result_stands_after_the_update_and_is_copied_only_where_it_must_be(
     assert bits(trainers[0]) == bits(trainers[1])
 
 
+def clipping_step(model, data, eva, train_loader, fn_args):
+    model.zero_grad()
+    loss = model.get_loss_function()(model(data[0]), data[1])
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    model.get_optimizer().step()
+    return 0.0, loss
+
+
+def test_gradients_of_parameters_that_no_optimizer_has_are_of_one_minibatch():
+    """As where a body is left as it is without requires_grad_(False), and all are clipped."""
+    def make(comm, fn_step_train=clipping_step):
+        torch.manual_seed(11)
+        model = network()
+        optimizer = torch.optim.SGD(model[4].parameters(), 0.1)
+        return make_trainer(comm, make_parts(model, optimizer, fn_step_train=fn_step_train))
+
+    alone, _, _ = run_mesh(lambda s: 1, make, until=3)
+    three, _, _ = run_mesh(lambda s: 3, make, until=3)
+    assert [bits(trainer) for trainer in three] == [bits(alone[0])] * 3
+
+    (trainer,), _, _ = run_mesh(lambda s: 1, lambda comm: make(comm, fn_step_train=None), until=3)
+    batch, seen = trainer._loader.get(0, (3, 0), 5, [0, 1, 2, 3])[0], []
+    for _ in range(2):
+        trainer._train_on(batch, 5, 0, 4)
+        trainer.gradients.cancel()
+        seen.append(trainer._model[0].weight.grad.clone())
+    assert torch.equal(*seen) and seen[0].abs().max() > 0
+
+
 class Twice(nn.Module):
     """From some mini-batches on, a gradient comes twice: once by itself, and once from a backward within the backward."""
 
