@@ -80,6 +80,7 @@ class Gradients:
             places = [index[id(p)] for group in one.param_groups for p in group["params"]]
             one.zero_grad = self.zero if len(owned) == 1 else self._zero_some(places)
             one.step = types.MethodType(self._stepper(places), one)
+            one._step_supports_amp_scaling = True  # a GradScaler calls step() for a gradient that overflowed, too, and says so
         self._sparse = {i for one in owned if isinstance(one, torch.optim.SparseAdam)
                         for i in (index[id(p)] for group in one.param_groups for p in group["params"])}
 
@@ -107,13 +108,24 @@ class Gradients:
                 with torch.enable_grad():
                     value = closure()
             self._marks.add(id(optimizer))
-            for i in places:
-                grad = self.parameters[i].grad
-                touched = grad is not None and (grad is not self._views[i] or bool(self.touched[i]))
-                self._marked[i] = (touched, grad.detach().clone() if touched else None)
+            self._mark(optimizer, places)
             return value
         step._wrapped_by_lr_sched = True
         return step
+
+    def _mark(self, optimizer, places):
+        """The gradients of a mini-batch, where step() is called; without a GradScaler's scale, and none if it found one that overflowed."""
+        scale, overflow = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        whole = overflow is None or not bool(overflow)
+        for i in places:
+            grad = self.parameters[i].grad
+            touched = whole and grad is not None and (grad is not self._views[i] or bool(self.touched[i]))
+            if not touched:
+                self._marked[i] = (False, None)
+            elif scale is None:
+                self._marked[i] = (True, grad.detach().clone())
+            else:
+                self._marked[i] = (True, grad.detach() * scale.double().reciprocal().float())
 
     def own_step(self, function, *arguments):
         """fn_step_train, and what its step() calls have marked (O2)."""

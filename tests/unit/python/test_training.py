@@ -371,6 +371,39 @@ def test_a_custom_step_that_updates_says_where_its_gradients_are_complete():
     assert results[0] == results[1] == results[2]
 
 
+def scaled_step(model, data, eva, train_loader, fn_args):
+    optimizer, scaler = model.get_optimizer(), fn_args["scaler"]
+    optimizer.zero_grad()
+    out = model(data[0])
+    loss = model.get_loss_function()(out, data[1])
+    scaler.scale(loss * fn_args["factor"]).backward()
+    if fn_args["unscale"]:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    return eva(out, data[1]), loss
+
+
+@pytest.mark.parametrize("fused", [None, True], ids=["as it is", "fused"])
+@pytest.mark.parametrize("unscale", [False, True], ids=["whole", "unscaled before"])
+def test_a_grad_scaler_works_as_in_a_loop(fused, unscale):
+    """What overflowed counts for nothing, and the scale is in no update."""
+    def make(comm, scale, factor=1):
+        torch.manual_seed(11)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=fused)
+        how = {} if scale is None else {"fn_step_train": scaled_step, "fn_args": {
+            "scaler": torch.amp.GradScaler("cpu", init_scale=scale), "unscale": unscale, "factor": factor}}
+        return make_trainer(comm, make_parts(model, optimizer, **how))
+
+    plain, scaled = (run_mesh(lambda s: 1, lambda comm, scale=scale: make(comm, scale))[0][0] for scale in (None, 2.0 ** 10))
+    assert bits(plain) == bits(scaled)
+    (trainer,), _, _ = run_mesh(lambda s: 1, lambda comm: make(comm, 2.0 ** 127, 64), until=3)
+    assert trainer._computation._args["scaler"].get_scale() < 2.0 ** 127, "some overflowed"
+    assert all(torch.isfinite(p).all() for p in trainer.carrier.parameters)
+    assert not torch.equal(trainer._model[0].weight, make(ReferenceComm(Shared()), None)._model[0].weight)
+
+
 def test_a_custom_step_may_update_once():
     def twice(model, data, eva, train_loader, fn_args):
         model(data[0]).sum().backward()
