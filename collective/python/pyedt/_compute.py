@@ -132,13 +132,16 @@ class Gradients:
         self._marks = set()
         self._marked.clear()
         self.drop_others()
+        before = [_optimizers.numbers_of(group) for group in self._optimizer.param_groups]
         try:
-            return function(*arguments)
+            answer = function(*arguments)
         finally:
             if self._marks:
                 for i, parameter in enumerate(self.parameters):
                     self.touched[i], parameter.grad = self._marked.get(i, (False, None))
             self._marks = None
+        _optimizers.check_numbers(before, self._optimizer.param_groups)
+        return answer
 
     def _hook(self, i):
         touched, calls = self.touched, self._calls

@@ -171,6 +171,23 @@ class Members:
                                "their param_groups, or requires_grad_() of parameters" % who)
 
 
+def numbers_of(group):
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items() if name != "params"}
+
+
+def check_numbers(before, groups):
+    """RuntimeError if fn_step_train has changed one: each engine calls it as often as it has mini-batches, so their optimizers would
+    part."""
+    for was, now in zip(before, map(numbers_of, groups)):
+        for name, value in was.items():
+            both = isinstance(value, torch.Tensor) and isinstance(now.get(name), torch.Tensor)
+            if not (torch.equal(value, now[name]) if both else value == now.get(name)):
+                raise RuntimeError(
+                    "fn_step_train() changed %s of the optimizer from %s to %s: each engine calls it for its own mini-batches, so their "
+                    "optimizers would part. Step a scheduler, or set %s, in a callback, which all engines call alike: on_epoch_begin(), or "
+                    "on_batch_end()" % (name, value, now.get(name), name))
+
+
 def is_same(these, those):
     """Whether two lists hold the same objects."""
     return len(these) == len(those) and all(map(operator.is_, these, those))

@@ -404,6 +404,21 @@ def test_a_grad_scaler_works_as_in_a_loop(fused, unscale):
     assert not torch.equal(trainer._model[0].weight, make(ReferenceComm(Shared()), None)._model[0].weight)
 
 
+def test_a_custom_step_that_steps_a_scheduler_is_refused():
+    def stepping(model, data, eva, train_loader, fn_args):
+        model.get_optimizer().zero_grad()
+        loss = model.get_loss_function()(model(data[0]), data[1])
+        loss.backward()
+        model.get_optimizer().step()
+        fn_args.step()
+        return 0.0, loss
+
+    parts = make_parts(fn_step_train=stepping)
+    parts["fn_args"] = torch.optim.lr_scheduler.StepLR(parts["optimizer"], 2, gamma=0.5)
+    with pytest.raises(RuntimeError, match=r"changed lr of the optimizer from 0.01 to 0.005: .*on_epoch_begin"):
+        run_mesh(lambda s: 1, lambda comm: make_trainer(comm, parts))
+
+
 def test_a_custom_step_may_update_once():
     def twice(model, data, eva, train_loader, fn_args):
         model(data[0]).sum().backward()
