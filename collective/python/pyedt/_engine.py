@@ -243,7 +243,7 @@ def main():
     comm = _comm.Communicator(_comm.ENGINE, numeric_class(device_class(_trainer.engine_device())))
     try:
         return serve_calls(comm)
-    except (Exception, SystemExit) as error:  # sys.exit() in a user's function is a failure, too
+    except BaseException as error:  # sys.exit() in a user's function is a failure, too, and KeyboardInterrupt: no terminal is there
         print_failure(error)
         comm.failed(failure(error), failure_text(error))
         return 1

@@ -231,7 +231,7 @@ def answer_request(handout, seed, ids, reseed):
         batch, handed = fetch(handout, ids)
         pickle.dumps(batch, protocol=5)  # what cannot travel is told, not lost
         return batch, handed
-    except Exception as error:
+    except BaseException as error:  # sys.exit(), too, as in the engine itself
         from pyedt import _engine
 
         return DataSetFailed(_engine.failure_text(error), traceback.format_exc())

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -130,6 +131,46 @@ def test_what_a_loader_child_raises_is_told_with_its_cause_and_the_users_line():
     words = _engine.failure_text(raised.value)
     assert words.startswith("KeyError: 'row fifty' (test_training.py, line ") and words.endswith("in __getitem__: raise KeyError(\"row fifty\"))")
     assert _engine.failure(raised.value) == _comm.FAILED_USER_CODE
+
+
+class Leaving(Rows):
+    def __getitem__(self, index):
+        sys.exit("no such file")
+
+
+@pytest.mark.parametrize("children", [0, 1])
+def test_a_script_that_ends_itself_has_failed_in_a_loader_child_too(children):
+    """Else another engine tries again, and again."""
+    loader = _loader.Loader((_data.DataSet(Leaving(60)), None), None, _chance.seed_all, children)
+    with pytest.raises((SystemExit, RuntimeError)) as raised:
+        loader.get(0, (1, 1), 5, [49, 50])
+    loader.close()
+    assert _engine.failure_text(raised.value).startswith("SystemExit: no such file (test_training.py")
+    assert _engine.failure(raised.value) == _comm.FAILED_USER_CODE
+
+
+@pytest.mark.parametrize("error", [SystemExit("enough"), KeyboardInterrupt("enough")], ids=lambda error: type(error).__name__)
+def test_what_an_engine_says_of_a_script_that_ends_itself(monkeypatch, error):
+    class Comm:
+        def __init__(self, *arguments):
+            pass
+
+        def failed(self, *said):
+            told.append(said)
+
+        def close(self):
+            pass
+
+    def raising(comm):
+        raise error
+
+    told = []
+    monkeypatch.setenv("SHOAL_AGENT_SOCKET", "none")
+    monkeypatch.setattr(_engine, "serves", False)
+    monkeypatch.setattr(_comm, "Communicator", Comm)
+    monkeypatch.setattr(_engine, "serve_calls", raising)
+    assert _engine.main() == 1
+    assert [(kind, text.split(" (")[0]) for kind, text in told] == [(_comm.FAILED_USER_CODE, type(error).__name__ + ": enough")]
 
 
 def test_words_that_do_not_fit_end_with_a_whole_one():
