@@ -11,6 +11,7 @@ O4. Most updates are none of these: libshoal makes them (_update.py). What is le
 O5. Which parameters an optimizer has, and in which order, stays while it trains: sums, slices and the states of joiners are laid
     out for them. Which of them have a gradient, and the numbers of the groups, may change at any step."""
 
+import collections
 import inspect
 import operator
 import sys
@@ -91,7 +92,10 @@ def check(given):
             raise TypeError("FabricModel: %s needs a closure: it computes the loss several times in one update, and an update "
                             "here is of many mini-batches on many engines; choose an optimizer that takes one gradient, "
                             "as SGD or Adam" % type(optimizer).__name__)
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        for parameter, count in collections.Counter(p for group in optimizer.param_groups for p in group["params"]).items():
+            if count > 1:
+                raise ValueError("FabricModel: a parameter of shape %s is %d times in the optimizer; give it once, as "
+                                 "dict.fromkeys(parameters) does" % (tuple(parameter.shape), count))
             if owner.setdefault(id(parameter), optimizer) is not optimizer:
                 raise ValueError("FabricModel: a parameter of shape %s is in two optimizers; give each parameter to one of "
                                  "them" % (tuple(parameter.shape),))

@@ -140,6 +140,15 @@ def test_wrong_objects_are_refused(what, arguments, error, text):
     assert text in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+def test_a_parameter_that_an_optimizer_has_twice_is_refused():
+    """As of weights that two layers share, where each layer's parameters are listed; torch only warns."""
+    model = network()
+    optimizer = torch.optim.SGD([*model[0].parameters(), model[0].weight], lr=0.1)
+    with pytest.raises(ValueError, match=r"shape \(16, 6\) is 2 times in the optimizer; give it once"):
+        make(model=model, optimizer=optimizer)
+
+
 @pytest.mark.parametrize("name", ["enable_onnx", "save_to_onnx"])
 def test_onnx_is_refused_where_its_package_is_not(monkeypatch, name):
     monkeypatch.setattr(_onnx.importlib.util, "find_spec", lambda package: None)
