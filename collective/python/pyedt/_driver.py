@@ -151,7 +151,7 @@ def restore_weights(fabric):
 
 def load_state(fabric, stem, weights, weights_only):
     """What the files beside the weights have of the optimizer and the loss, too."""
-    _batches.unwrapped(fabric.model).load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    _batches.unwrapped(fabric.model).load_state_dict(torch.load(weights, map_location="cpu", weights_only=weights_only))
     for target, path in ((_optimizers.joined(fabric.optimizer), stem + "_optimizer_state.pth"),
                          (fabric.loss_function if _trainer.is_trained(fabric.loss_function) else None, stem + "_loss.pth")):
         if os.path.exists(path) and target is not None:
@@ -203,7 +203,7 @@ def load_final(fabric, folder):
     if torch is None:
         _keras_driver.load(fabric, stem)
         return
-    # An optimizer may keep what only itself can name; the file is of this very job.
+    # An optimizer, or a module's extra state, may keep what only itself can name; the file is of this very job.
     load_state(fabric, stem, stem + ".pth", weights_only=False)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from jobs import Rows, network
@@ -147,6 +148,22 @@ def test_a_parameter_that_an_optimizer_has_twice_is_refused():
     optimizer = torch.optim.SGD([*model[0].parameters(), model[0].weight], lr=0.1)
     with pytest.raises(ValueError, match=r"shape \(16, 6\) is 2 times in the optimizer; give it once"):
         make(model=model, optimizer=optimizer)
+
+
+class Remembering(nn.Linear):
+    """Keeps more than tensors."""
+
+    def get_extra_state(self):
+        return {"seen": np.float64(3), "by": {1, 2}}
+
+    def set_extra_state(self, state):
+        self.taken = state
+
+
+def test_what_a_module_keeps_beside_tensors_comes_back(alone):
+    fabric = make(model=nn.Sequential(Remembering(6, 2)))
+    fabric.train(1, 4)
+    assert fabric.model[0].taken == {"seen": 3.0, "by": {1, 2}}
 
 
 @pytest.mark.parametrize("name", ["enable_onnx", "save_to_onnx"])
