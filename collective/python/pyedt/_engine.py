@@ -104,6 +104,7 @@ class SharedDirectoryLock:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, exc_type, exc, trace):
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # what that function has forked, as a Manager's process, has the descriptor still
         os.close(self._fd)
 
 

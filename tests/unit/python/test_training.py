@@ -1,6 +1,7 @@
 """The bits of training: the same for any number of engines, whoever joins or leaves, and the promises of the step."""
 
 import copy
+import fcntl
 import json
 import os
 import shutil
@@ -171,6 +172,24 @@ def test_what_an_engine_says_of_a_script_that_ends_itself(monkeypatch, error):
     monkeypatch.setattr(_engine, "serve_calls", raising)
     assert _engine.main() == 1
     assert [(kind, text.split(" (")[0]) for kind, text in told] == [(_comm.FAILED_USER_CODE, type(error).__name__ + ": enough")]
+
+
+def test_what_a_datasets_function_forks_holds_no_other_engine_up():
+    """As the process of a multiprocessing.Manager, which lives as long as the data set."""
+    waits, ends = os.pipe()
+    with _engine.SharedDirectoryLock():
+        child = os.fork()
+        if child == 0:
+            os.close(ends)
+            os.read(waits, 1)
+            os._exit(0)
+    other = os.open(os.getcwd(), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is held still
+    finally:
+        for fd in (other, ends, waits):
+            os.close(fd)
+        os.waitpid(child, 0)
 
 
 def test_words_that_do_not_fit_end_with_a_whole_one():
