@@ -7,6 +7,7 @@ The ids are recorded where the dataset hands a sample out, never copied from the
 model saw."""
 
 import ctypes
+import io
 import os
 import pickle
 import select
@@ -216,8 +217,9 @@ def child_main(connection, handouts, reseed):
             if len(head) < 8:
                 break
             key, seed, ids = pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
-            body = pickle.dumps((key, answer_request(handouts[key[0]], seed, ids, reseed)), protocol=5)
-            stream.write(struct.pack("<Q", len(body)) + body)
+            body = answer_request(handouts[key[0]], key, seed, ids, reseed)
+            stream.write(struct.pack("<Q", len(body)))
+            stream.write(body)
             stream.flush()
     except BaseException:  # whatever it is, it must not run the parent's code
         traceback.print_exc()
@@ -225,13 +227,29 @@ def child_main(connection, handouts, reseed):
     os._exit(0)
 
 
-def answer_request(handout, seed, ids, reseed):
+class Packer(pickle.Pickler):
+    """A tensor that is a small part of something larger travels without the rest: a pickle would have all of what a row lies in."""
+
+    def reducer_override(self, obj):
+        if torch is None or type(obj) is not torch.Tensor or obj.layout != torch.strided or obj.requires_grad or \
+                obj.untyped_storage().nbytes() <= 2 * obj.numel() * obj.element_size():
+            return NotImplemented
+        alone = obj.clone()
+        return alone.__reduce_ex__(5) if alone.stride() == obj.stride() else NotImplemented  # other strides may round otherwise
+
+
+def packed(value):
+    out = io.BytesIO()
+    Packer(out, protocol=5).dump(value)
+    return out.getbuffer()
+
+
+def answer_request(handout, key, seed, ids, reseed):
+    """The bytes of (key, what came of it)."""
     try:
         reseed(seed)
-        batch, handed = fetch(handout, ids)
-        pickle.dumps(batch, protocol=5)  # what cannot travel is told, not lost
-        return batch, handed
+        return packed((key, fetch(handout, ids)))  # what cannot travel is told, not lost
     except BaseException as error:  # sys.exit(), too, as in the engine itself
         from pyedt import _engine
 
-        return DataSetFailed(_engine.failure_text(error), traceback.format_exc())
+        return packed((key, DataSetFailed(_engine.failure_text(error), traceback.format_exc())))

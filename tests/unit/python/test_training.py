@@ -134,6 +134,16 @@ def test_what_a_loader_child_raises_is_told_with_its_cause_and_the_users_line():
     assert _engine.failure(raised.value) == _comm.FAILED_USER_CODE
 
 
+def test_rows_of_something_large_come_from_a_loader_child_without_the_rest():
+    """As where a collate function puts no samples together, and those are rows of one tensor."""
+    rows = torch.utils.data.TensorDataset(torch.arange(4000000, dtype=torch.float32).view(1000, 4000))
+    loader = _loader.Loader((_data.DataSet(rows), None), lambda batch: (batch, torch.stack([x for x, in batch]).t()[::4]), _chance.seed_all, 1)
+    (batch, some), _ = loader.get(0, (1, 1), 5, [7, 0])
+    loader.close()
+    assert [x[1].item() for x, in batch] == [28001.0, 1.0] and sum(x.untyped_storage().nbytes() for x, in batch) == 2 * 16000
+    assert torch.equal(some[1], torch.tensor([28004.0, 4.0])) and some.stride() == (4, 4000)
+
+
 class Leaving(Rows):
     def __getitem__(self, index):
         sys.exit("no such file")
