@@ -7,9 +7,12 @@ D2. Whether an update is made here follows from the optimizer and its state alon
 D3. Divided, weights and state lie in the host's arena: one copy for all engines, two by turns. A parameter and a state keep
     their objects; only their memory changes, and only as long as nothing else refers to it. Who holds an alias of weights sees
     them change as ever: from then on this engine keeps its memory, and copies each new state into it.
-D4. What a script writes into its weights between updates stays within its engine, and goes into its next update."""
+D4. What a script writes into its weights between updates stays within its engine, and goes into its next update.
+D5. A process that the script forks has none of the arena: before a fork weights and state go back to memory of their own."""
 
 import ctypes
+import os
+import weakref
 
 import numpy as np
 import torch
@@ -103,10 +106,25 @@ class View:
         return any(references(base) != alone + n for base, alone, n in zip(self._bases, self._alone, own))
 
 
+living = weakref.WeakSet()
+
+
+def before_fork():
+    """D5."""
+    for update in list(living):
+        update.own(update.comm)
+
+
+os.register_at_fork(before=before_fork)
+
+
 class Update:
     """The updates of one optimizer. `comm` is libshoal's."""
 
+    comm = None  # that the view is of
+
     def __init__(self, optimizer, parameters, device):
+        living.add(self)
         self._optimizer, self._parameters, self._device = optimizer, parameters, device
         self._view = None  # where weights and state lie; None: in memory of their own
         self._views = {}
@@ -255,7 +273,7 @@ class Update:
         for name, values in zip(self._names, vectors[1:]):
             for parameter, new in zip(self._parameters, values):
                 self._optimizer.state[parameter][name] = new
-        self._view = view
+        self._view, self.comm = view, comm
 
     def own(self, comm):
         """Weights and state in memory of this engine alone, since what lies in the arena is about to go, or to be written."""

@@ -2,6 +2,7 @@
 the same bits as whole, whatever a script does with its weights; what refers to weights goes on to see them."""
 
 import ctypes
+import mmap
 import os
 import pathlib
 import warnings
@@ -113,10 +114,14 @@ def test_a_hook_or_another_type_of_number_leaves_it_to_the_optimizer():
 class SharingComm(ReferenceComm):
     """A rank whose host has others, too: it finds the update made, in one of two places by turns."""
 
+    @staticmethod
+    def new_place(shape):
+        return np.full(shape, np.nan, np.float32)
+
     def ready(self, metric_names, **sizes):
         super().ready(metric_names, **sizes)
         self.vectors = sizes["update_vectors"]
-        self.places = [np.full((self.vectors, sizes["sum_elems"]), np.nan, np.float32) for _ in range(2)]
+        self.places = [self.new_place((self.vectors, sizes["sum_elems"])) for _ in range(2)]
         self.kept, self._made = [], None
 
     def update(self, turn, parts, count):
@@ -292,6 +297,28 @@ def test_state_that_is_to_be_alone_lies_in_no_place_of_the_host():
         place[:] = np.nan
     assert bits(trainer) == before and trainer._update._view is None
     trainer.keep_alone()
+
+
+class Forking:
+    """A callback that has a process of its own look at the weights, as to save them beside the training."""
+
+    def on_epoch_end(self, epoch, save_model=False):
+        child = os.fork()
+        if child == 0:
+            os._exit(sum(p.sum().isnan().item() for p in self.model.parameters()))
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_process_that_a_script_forks_has_the_weights(monkeypatch):
+    """The arena's memory is not there in one."""
+    def arena(shape, *more):
+        memory = mmap.mmap(-1, max(4 * shape[0] * shape[1], 1))
+        memory.madvise(mmap.MADV_DONTFORK)
+        return np.frombuffer(memory, dtype=np.float32, count=shape[0] * shape[1]).reshape(shape)
+
+    monkeypatch.setattr(SharingComm, "new_place", staticmethod(arena))
+    everyone = compare(lambda comm: job(torch.optim.Adam, dict(lr=0.01), callbacks=[Forking()])(comm), until=None)
+    assert all(trainer._update.divided > 3 for trainer in everyone)
 
 
 def test_a_scheduler_sees_the_optimizer_step():
