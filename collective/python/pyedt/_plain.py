@@ -16,6 +16,7 @@ P3. What is there twice is there once again after reading: containers and object
 import collections
 import contextlib
 import enum
+import functools
 import os
 import re
 import sys
@@ -196,10 +197,15 @@ def classes_in(values):
     return found
 
 
+@functools.lru_cache(4096)
+def lies_in(path, folder):
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+
+
 def is_jobs_own(name):
     """Whether a module lies in the job's folder."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
-    return isinstance(origin, str) and origin.startswith(os.path.join(os.environ.get("DLI_WORK_DIR") or os.getcwd(), ""))
+    return isinstance(origin, str) and lies_in(origin, os.environ.get("DLI_WORK_DIR") or os.getcwd())
 
 
 def globals_of(made):

@@ -138,6 +138,8 @@ def test_an_object_of_another_module_of_the_job_comes_though_the_receiver_has_no
     (tmp_path / "script.py").write_text("import figures\nfrom figures import Figures\n\n\nclass Named:\n    best = None\n\n    def see(self):\n"
                                         "        self.best = Figures()\n\n\nclass Dotted(Named):\n    def see(self):\n"
                                         "        self.best = figures.Figures()\n")
+    (tmp_path / "elsewhere").symlink_to(tmp_path)  # the folder may have two names
+    monkeypatch.setenv("DLI_WORK_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.syspath_prepend(str(tmp_path))
     import script
 
