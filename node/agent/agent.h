@@ -55,6 +55,7 @@ struct tree;
 #define AGENT_RAN_MAX 256
 #define AGENT_RAN_HOSTS_MAX 8
 #define AGENT_DEVICE_BYTES 96 /* NVML's bound of a UUID */
+#define AGENT_INTERFACE_BYTES 16 /* IF_NAMESIZE, with its NUL */
 
 struct agent_device {
     char uuid[AGENT_DEVICE_BYTES]; /* "GPU-..." or "MIG-...": what CUDA_VISIBLE_DEVICES takes */
@@ -80,6 +81,7 @@ struct agent_settings {
     char fabric_trusted[64]; /* interfaces where training data between hosts goes in the open, or empty */
     char fabric_sealed[64];  /* else the address whose interface carries it sealed */
     struct shoal_address address; /* to bind and advertise: datagrams and links */
+    char interface[AGENT_INTERFACE_BYTES]; /* that has it; "": none was found */
     uint16_t api_port;
     bool api_plain;
     struct shoal_address seeds[SHOAL_SWIM_SEEDS_MAX];

@@ -141,9 +141,26 @@ static void env_common(struct agent *agent, struct agent_job *job, struct agent_
     put_env(t, "MKL_NUM_THREADS", "1");
     put_env(t, "OPENBLAS_NUM_THREADS", "1");
     put_env(t, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility");
+    put_env(t, "DATA_SOURCE_RESERVE", "%s", ""); /* nothing is downloaded for a job that could be kept */
     put_env(t, "TASK12N_DEVICE_TYPE", "%s", s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
     put_env(t, "WMLA_NWORKER", "%u", job->spec.workers_max);
     put_env(t, "WMLA_WORKER_NDEVICE", "%u", job->spec.devices_per_worker == 0 ? 1 : job->spec.devices_per_worker);
+}
+
+/* Where NCCL and Gloo reach the other hosts' workers: they look for an interface by its name. */
+static void env_interface(const struct agent *agent, struct agent_start_text *t)
+{
+    if (agent->settings.interface[0] == '\0')
+        return;
+    put_env(t, "NCCL_SOCKET_IFNAME", "%s", agent->settings.interface);
+    put_env(t, "GLOO_SOCKET_IFNAME", "%s", agent->settings.interface);
+}
+
+/* Empty: none, also of those that the agent sees. */
+static void put_devices(struct agent_start_text *t, const char *devices)
+{
+    put_env(t, "CUDA_VISIBLE_DEVICES", "%s", devices);
+    put_env(t, "NVIDIA_VISIBLE_DEVICES", "%s", devices);
 }
 
 /* This host's address, without port and brackets. */
@@ -206,7 +223,7 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     if (run->slot != SHOAL_SLOT_NONE)
         put_env(t, SHOAL_ENV_SLOT, "%u", run->slot);
     agent_slot_devices(&agent->settings, run->slot, device);
-    put_env(t, "CUDA_VISIBLE_DEVICES", "%s", device); /* empty: none, also of those that the agent sees */
+    put_devices(t, device);
     put_env(t, "TASK_ID", "%u", run->slot == SHOAL_SLOT_NONE ? 0 : run->slot + 1);
     put_env(t, "TASK_JOB_ID", "%s", job->text);
     put_env(t, "MSD_POD_NAME", "%s", run->task);
@@ -220,9 +237,14 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
         put_env(t, "RESUME_WEIGHT_PATH", "null");
         put_env(t, "RDMA_ENABLED", "false");
         put_env(t, "PYTHONHASHSEED", "0"); /* a set of texts has one order in all engines, and so have labels that are made of it */
+        put_env(t, "RDMA_BUFFER_SIZE", "%u", 1u << 30);
+        put_env(t, "RDMA_DEVICE_NAME", "%s", "");
+        put_env(t, "RDMA_DEVICE_PORT", "%s", "");
         if (run->role == SHOAL_JOB_DRIVER)
             put_env(t, "DLI_IS_DRIVER", "true");
     }
+    if (job->spec.user_cmd && run->role == SHOAL_JOB_SCRIPT) /* torchrun --node_rank */
+        put_env(t, "NODE_RANK", "%u", run->index);
 }
 
 /* As Slurm names them too: scripts written for it find what they look for. */
@@ -263,7 +285,7 @@ static void env_gpu(const struct agent *agent, const struct agent_job *job, cons
 
     agent_serve_knobs(agent, job, &knobs);
     if (knobs.need.device != SHOAL_JOB_DEVICE_GPU) {
-        put_env(t, "CUDA_VISIBLE_DEVICES", "%s", "");
+        put_devices(t, "");
         put_env(t, "TASK12N_DEVICE_TYPE", "%s", "cpu");
         return;
     }
@@ -368,9 +390,27 @@ void agent_env_fill(struct agent *agent, struct agent_job *job, const struct age
                     struct agent_start_text *t)
 {
     env_common(agent, job, t, log_dir);
+    env_interface(agent, t);
     env_shoal(agent, job, run, t);
     env_array(job, run, t);
     env_service(agent, job, run, t);
     env_user(agent, job, t);
     argv_of(agent, job, run, t);
+}
+
+void agent_env_exposed(const struct agent_start_text *t, char *text, size_t cap)
+{
+    static const char *const names[] = { "DATA_DIR", "RESULT_DIR", "LOG_DIR", "SAVED_MODEL_DIR" };
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++)
+        for (uint32_t i = 0; i < t->start.envc && used < cap; i++) {
+            const char *pair = t->start.env[i];
+            size_t len = strlen(names[n]);
+
+            if (strncmp(pair, names[n], len) == 0 && pair[len] == '=')
+                used += (size_t)snprintf(text + used, cap - used, "%sExposed the environment variable %s to: %s",
+                                         used == 0 ? "" : "\n", names[n], pair + len + 1);
+        }
 }

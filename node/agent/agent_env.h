@@ -17,5 +17,8 @@ struct agent_start_text {
 const char *agent_start_keep(struct agent_start_text *t, const char *text); /* "" and full: it does not fit any more */
 void agent_env_fill(struct agent *agent, struct agent_job *job, const struct agent_run *run, const char *log_dir,
                     struct agent_start_text *t);
+/* The folders that a process finds in its environment, a line each, as WMLA's launcher says them. */
+#define AGENT_ENV_EXPOSED_BYTES 4096
+void agent_env_exposed(const struct agent_start_text *t, char *text, size_t cap);
 
 #endif

@@ -656,6 +656,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     char below[AGENT_LOG_BYTES];
     char log_dir[AGENT_PATH_BYTES + 128];
     char line[256];
+    char exposed[AGENT_ENV_EXPOSED_BYTES];
     struct shoal_msg msg;
 
     SHOAL_ASSERT(t != NULL);
@@ -688,6 +689,8 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     run->started = true;
     agent_run_start_text(run, agent->settings.name, line, sizeof(line));
     agent_run_launcher(job, run, line);
+    agent_env_exposed(t, exposed, sizeof(exposed));
+    agent_run_launcher(job, run, exposed);
     launcher_notes(job, run);
     if (t->full) /* a submit to an older agent takes more than can be started */
         run_refused(agent, run, 1, "its arguments and environment are more than fits; put them into a file");

@@ -2,6 +2,9 @@
 #include "agent_settings.h"
 
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include "shoal/disk.h"
@@ -204,6 +207,41 @@ void agent_api_url(const struct agent_settings *settings, uint16_t port, char ur
     (void)snprintf(url, AGENT_URL_BYTES, "%s://%s", settings->api_plain ? "http" : "https", text);
 }
 
+/* The address that the row has; false: it is neither IPv4 nor IPv6. */
+static bool row_ip(const struct sockaddr *row, uint8_t ip[16])
+{
+    if (row != NULL && row->sa_family == AF_INET6) {
+        memcpy(ip, &((const struct sockaddr_in6 *)(const void *)row)->sin6_addr, 16);
+        return true;
+    }
+    memset(ip, 0, 10);
+    memset(ip + 10, 0xff, 2);
+    if (row == NULL || row->sa_family != AF_INET)
+        return false;
+    memcpy(ip + 12, &((const struct sockaddr_in *)(const void *)row)->sin_addr, 4);
+    return true;
+}
+
+/* Looked for once: the scripts of other frameworks are told its name (agent_env.c). The loopback interface has more addresses than
+ * it lists; "eth0:1" is a second name of one of eth0's. */
+static void find_interface(struct agent_settings *settings)
+{
+    struct ifaddrs *all = NULL;
+    uint8_t ip[16];
+
+    if (getifaddrs(&all) != 0)
+        return;
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        bool loops = shoal_address_is_loopback(settings->address) && (i->ifa_flags & IFF_LOOPBACK) != 0;
+
+        if (!row_ip(i->ifa_addr, ip) || (!loops && memcmp(ip, settings->address.ip, 16) != 0))
+            continue;
+        (void)snprintf(settings->interface, sizeof(settings->interface), "%.*s", (int)strcspn(i->ifa_name, ":"), i->ifa_name);
+        break;
+    }
+    freeifaddrs(all);
+}
+
 /* The address at which other hosts reach this one: they are told this very one. */
 static enum shoal_err own_address(struct agent_settings *settings, const struct shoal_cli_agent *options,
                                   struct shoal_msg *msg)
@@ -260,6 +298,7 @@ enum shoal_err agent_settings_of(struct agent_settings *settings, const struct s
     if (err != SHOAL_OK)
         return err;
     choose_fabric(settings);
+    find_interface(settings);
     if (settings->name[0] == '\0' && gethostname(settings->name, sizeof(settings->name) - 1) != 0)
         (void)snprintf(settings->name, sizeof(settings->name), "node");
     settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
