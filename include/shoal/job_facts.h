@@ -26,6 +26,8 @@ struct shoal_job_facts {
     uint32_t attempt;
     uint32_t workers_min, workers_max, workers_now;
     uint32_t priority;
+    uint8_t device;      /* enum shoal_job_device: what was asked for; where that was AUTO, what its workers have now */
+    uint32_t worker_mib; /* memory that was asked for, of each worker */
     int32_t exit_code;
     uint64_t ticket_ms, create_ms, start_ms, end_ms;
     struct shoal_node_id leader;

@@ -35,6 +35,8 @@ struct shoal_job_info {
     unsigned workers_max;
     unsigned workers_now; /* ranks in the current epoch */
     uint32_t priority;
+    bool gpu;             /* each of its workers has one */
+    uint32_t worker_mib;  /* memory that was asked for, of each worker; 0: not known */
     int32_t exit_code;  /* valid when ended: of the driver or script; -1 unknown */
     uint64_t create_ms; /* wall clock, 0 = not yet */
     uint64_t start_ms;

@@ -222,6 +222,8 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info->workers_max = facts->workers_max;
     info->workers_now = facts->workers_now;
     info->priority = facts->priority;
+    info->gpu = facts->device == SHOAL_JOB_DEVICE_GPU;
+    info->worker_mib = facts->worker_mib;
     info->exit_code = facts->exit_code;
     info->create_ms = facts->create_ms;
     info->start_ms = facts->start_ms;

@@ -229,6 +229,8 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->workers_max = job->spec.workers_max;
     facts->workers_now = workers_now(job, call);
     facts->priority = job->spec.priority;
+    facts->device = job->spec.device;
+    facts->worker_mib = shoal_job_spec_worker_mib(&job->spec);
     facts->exit_code = job->exit_code;
     facts->ticket_ms = job->ticket_ms;
     facts->create_ms = job->create_ms;

@@ -74,7 +74,7 @@ static struct shoal_view make_record(struct shoal_sched *s, struct sched_group *
 
     SHOAL_ASSERT(g->lead != NULL && g->job != NULL);
     SHOAL_ASSERT(s->scratch.cap >= SHOAL_JOB_FACTS_BYTES_MAX + SHOAL_ARCHIVE_RECORD_BYTES_MAX);
-    sched_job_facts(g, &facts);
+    sched_job_facts(s, g, &facts);
     shoal_lead_summary(g->lead, &summary);
     put_progress(event, &facts, &summary);
     record.version = (struct shoal_sched_version){ sched_group_config_version(g), g->term, g->applied };

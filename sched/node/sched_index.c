@@ -50,6 +50,8 @@ static bool facts_of_record(const struct shoal_sched *s, const struct sched_grou
     facts->workers_min = spec->workers_min;
     facts->workers_max = spec->workers_max;
     facts->priority = spec->priority;
+    facts->device = spec->device;
+    facts->worker_mib = shoal_job_spec_worker_mib(spec);
     facts->args = spec->args;
     facts->exit_code = -1;
     facts->ticket_ms = record.ticket.wall_ms;
@@ -84,7 +86,7 @@ static bool group_facts(const struct shoal_sched *s, const struct sched_group *g
         return false;
     if (g->job == NULL)
         return facts_of_record(s, g, facts);
-    sched_job_facts(g, facts);
+    sched_job_facts(s, g, facts);
     return true;
 }
 

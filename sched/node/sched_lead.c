@@ -374,7 +374,22 @@ void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoa
     sched_group_rearm(s, g);
 }
 
-void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
+/* The device of a job's slots: of the first that is known. */
+static uint8_t device_of_slots(const struct shoal_sched *s, const struct shoal_job *job)
+{
+    SHOAL_ASSERT(job->placement_count <= job->placement_cap); /* J4 */
+    for (uint32_t i = 0; i < job->placement_count; i++) {
+        const struct shoal_placement *place = &job->placements[i];
+        const struct sched_node *node = sched_node_find(s, place->node);
+        bool self = sched_is_self(s, place->node);
+
+        if (place->slot != SHOAL_SLOT_NONE && (self || node != NULL))
+            return (self ? s->options.device : node->info.device) == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU;
+    }
+    return SHOAL_JOB_DEVICE_AUTO;
+}
+
+void sched_job_facts(const struct shoal_sched *s, const struct sched_group *g, struct shoal_job_facts *facts)
 {
     SHOAL_ASSERT(g->job != NULL);
     if (g->lead != NULL)
@@ -384,6 +399,8 @@ void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
     facts->leader = g->leader;
     facts->term = g->term;
     facts->applied = g->applied;
+    if (facts->device == SHOAL_JOB_DEVICE_AUTO)
+        facts->device = device_of_slots(s, g->job);
 }
 
 void sched_lead_floor(struct shoal_sched *s, const struct shoal_sched_event *from)

@@ -24,6 +24,6 @@ void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoa
 void sched_lead_floor(struct shoal_sched *s, const struct shoal_sched_event *from);
 void sched_lead_records_mark(struct shoal_sched *s, const struct shoal_host_event *from);
 enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct sched_node *node);
-void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts);
+void sched_job_facts(const struct shoal_sched *s, const struct sched_group *g, struct shoal_job_facts *facts);
 
 #endif

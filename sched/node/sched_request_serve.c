@@ -28,7 +28,7 @@ void sched_request_end_with_facts(struct shoal_sched *s, struct sched_request *r
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
         return;
     }
-    sched_job_facts(g, &facts);
+    sched_job_facts(s, g, &facts);
     if (shoal_job_facts_encode(&facts, s->scratch.bytes, s->scratch.cap, &len) != SHOAL_OK) {
         sched_request_end(s, r, SHOAL_ERR_TOO_BIG, nothing, "what is known of this job does not fit an answer");
         return;

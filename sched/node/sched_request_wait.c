@@ -49,6 +49,7 @@ static bool end_with_summary(struct shoal_sched *s, struct sched_request *r)
     facts.workers_max = summary->workers_max;
     facts.workers_now = summary->held;
     facts.priority = summary->priority;
+    facts.device = summary->device;
     facts.exit_code = -1;
     facts.ticket_ms = summary->ticket_ms;
     facts.create_ms = summary->create_ms;

@@ -869,11 +869,11 @@ static void test_names_are_stable(void **state)
     facts.service[4] = facts.transport[4] = '\0';
     assert_int_equal(shoal_job_facts_encode(&facts, bytes, sizeof(bytes), &len), SHOAL_OK);
     names_of(shoal_view_of(bytes, len), names, sizeof(names));
-    assert_string_equal(names, "app applied args attempt bundle call create_ms creator data data_epoch deleted document driver_node "
+    assert_string_equal(names, "app applied args attempt bundle call create_ms creator data data_epoch deleted device document driver_node "
                                "elastic end_ms epoch epoch_k exit_code files framework generation has_metrics id "
                                "join_pause_us leader logged_step loss_micro metric_micro pending priority rate_milli "
                                "reason replicas result revision service start_ms state step stop tasks_done tasks_failed tasks_pending "
-                               "tasks_running tasks_stopped term ticket_ms transport version workers_max workers_min workers_now ");
+                               "tasks_running tasks_stopped term ticket_ms transport version worker_mib workers_max workers_min workers_now ");
     memset(&summary, 1, sizeof(summary));
     summary.app_name[4] = summary.creator[4] = summary.framework[4] = summary.pending[4] = '\0';
     assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
