@@ -398,7 +398,7 @@ static void refuse_method(struct http_request *request, unsigned known)
 
 void http_request_begin(struct http_request *request)
 {
-    const struct http_route *(*const tables[])(size_t *) = { http_routes_execs,    http_routes_native,
+    const struct http_route *(*const tables[])(size_t *) = { http_routes_execs,    http_routes_scheduler, http_routes_native,
                                                              http_routes_services, http_routes_oip,
                                                              http_routes_dlim,     http_routes_grpc,
                                                              http_routes_profile,  http_routes_openai,

@@ -132,6 +132,7 @@ const char *http_query(struct http_request *request, const char *key);
 char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus_is_space);
 
 const struct http_route *http_routes_execs(size_t *count);
+const struct http_route *http_routes_scheduler(size_t *count);
 const struct http_route *http_routes_native(size_t *count);
 const struct http_route *http_routes_services(size_t *count);
 const struct http_route *http_routes_profile(size_t *count);

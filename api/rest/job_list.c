@@ -22,6 +22,7 @@ static const char *const all_states[] = { "NEW",
                                           "KILLED",
                                           "ERROR" };
 #define ALL_STATES (sizeof(all_states) / sizeof(all_states[0]))
+_Static_assert(ALL_STATES <= SHOAL_LIST_STATES_MAX, "a filter holds them all");
 
 static const struct {
     const char *name;
@@ -200,6 +201,39 @@ bool job_list_read(struct http_request *request, struct shoal_job_filter *filter
            read_states(request, filter) && read_sort(request, filter) &&
            read_time(request, "since", &filter->since_ms) && read_time(request, "until", &filter->until_ms) &&
            read_limit(request, filter) && read_page(request, filter);
+}
+
+void job_list_own(struct http_request *request, struct shoal_job_filter *filter)
+{
+    *filter = (struct shoal_job_filter){ .creator = request->user.admin ? "" : request->user.name };
+}
+
+/* Is the state among the names of a comma list? */
+static bool names_state(const char *list, const char *state)
+{
+    const size_t state_len = strlen(state);
+
+    while (list[0] != '\0') {
+        size_t len = strcspn(list, ",");
+
+        if (len == state_len && strncasecmp(state, list, len) == 0)
+            return true;
+        list += len + (list[len] == ',' ? 1 : 0);
+    }
+    return false;
+}
+
+void job_list_states(struct http_request *request, struct shoal_job_filter *filter, bool shown)
+{
+    const char *list = http_query(request, "state");
+
+    if (list == NULL || list[0] == '\0')
+        return;
+    for (size_t i = 0; i < ALL_STATES; i++)
+        if (names_state(list, all_states[i]) || (shown && names_state(list, routes_exec_state(request->http, all_states[i]))))
+            filter->states[filter->state_count++] = all_states[i];
+    if (filter->state_count == 0)
+        filter->states[filter->state_count++] = "none";
 }
 
 /* ---- the answer ---- */

@@ -29,6 +29,11 @@ void job_list_next(struct http_request *request, const struct shoal_job_page *pa
 void job_list_headers(struct http_request *request, const struct shoal_job_page *page);
 void job_list_missing_json(struct json_writer *w, const struct shoal_job_page *page);
 
+/* The same for WMLA's addresses: all jobs that this user may see; of them those in the states of `state`, a comma list in which names
+ * of no state match nothing. As execs show states (`shown`) one name stands for all that are shown so. */
+void job_list_own(struct http_request *request, struct shoal_job_filter *filter);
+void job_list_states(struct http_request *request, struct shoal_job_filter *filter, bool shown);
+
 /* A JSON array of all jobs that match, `skip` left out and then at most `most`, page by page. `filter` is the list's. */
 typedef void job_list_row_fn(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job);
 void job_list_whole(struct http_request *request, const struct shoal_job_filter *filter, uint64_t skip, uint64_t most,

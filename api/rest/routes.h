@@ -37,6 +37,10 @@ bool routes_flag(struct http_request *request, const char *key, bool *value);
 /* A number of the query, `min` to `max`; absent: `*value` stays. False: it is none, which has been answered. */
 bool routes_number(struct http_request *request, const char *key, uint64_t min, uint64_t max, uint64_t *value);
 
+/* routes_execs.c: notebooks loop while an exec's state is one of three, and are shown no other active one; the end of a job */
+const char *routes_exec_state(const struct shoal_http *http, const char *state);
+void routes_exec_stop(struct http_request *request);
+
 /* routes_curve.c: the loss curve, as JSON or CSV */
 void routes_curve(struct http_request *request);
 

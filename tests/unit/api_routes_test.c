@@ -79,7 +79,7 @@ static void of_table(struct lines *lines)
     static const char *const names[] = {
         [HTTP1_GET] = "get", [HTTP1_POST] = "post", [HTTP1_PUT] = "put", [HTTP1_DELETE] = "delete"
     };
-    const struct http_route *(*const tables[])(size_t * count) = { http_routes_execs, http_routes_native,
+    const struct http_route *(*const tables[])(size_t * count) = { http_routes_execs, http_routes_scheduler, http_routes_native,
                                                                    http_routes_services, http_routes_oip, http_routes_dlim,
                                                                    http_routes_profile, http_routes_openai, http_routes_edimodels,
                                                                    http_routes_runtimes, http_routes_download };
