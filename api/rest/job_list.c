@@ -280,8 +280,8 @@ void job_list_missing_json(struct json_writer *w, const struct shoal_job_page *p
 struct whole {
     struct http_request *request;
     struct shoal_job_filter filter;
-    uint64_t skip, left;
-    job_list_row_fn *row;
+    struct job_list_part part;
+    uint64_t left;
     struct shoal_buf buf;
     struct json_writer w;
     bool complete;
@@ -316,11 +316,13 @@ static void on_whole_page(void *arg, enum shoal_err err, const struct shoal_msg 
     const struct shoal_backend *backend = &whole->request->http->backend;
 
     for (size_t i = 0; err == SHOAL_OK && i < page->count && whole->left > 0; i++) {
-        if (whole->skip > 0) {
-            whole->skip--;
+        if (whole->part.keep != NULL && !whole->part.keep(whole->request, &page->jobs[i]))
+            continue;
+        if (whole->part.skip > 0) {
+            whole->part.skip--;
             continue;
         }
-        whole->row(&whole->w, whole->request, &page->jobs[i]);
+        whole->part.row(&whole->w, whole->request, &page->jobs[i]);
         whole->left--;
     }
     if (err != SHOAL_OK || !page->next.is_set || whole->left == 0) {
@@ -332,8 +334,7 @@ static void on_whole_page(void *arg, enum shoal_err err, const struct shoal_msg 
     backend->list(backend->ctx, &whole->request->user, &whole->filter, on_whole_page, whole);
 }
 
-void job_list_whole(struct http_request *request, const struct shoal_job_filter *filter, uint64_t skip, uint64_t most,
-                    job_list_row_fn *row)
+void job_list_whole(struct http_request *request, const struct shoal_job_filter *filter, const struct job_list_part *part)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct whole *whole = calloc(1, sizeof(*whole));
@@ -342,11 +343,11 @@ void job_list_whole(struct http_request *request, const struct shoal_job_filter 
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
-    *whole = (struct whole){ .request = request, .filter = *filter, .skip = skip, .row = row, .complete = true };
-    whole->left = most < JOB_LIST_WHOLE_MAX ? most : JOB_LIST_WHOLE_MAX;
+    *whole = (struct whole){ .request = request, .filter = *filter, .part = *part, .complete = true };
+    whole->left = part->most < JOB_LIST_WHOLE_MAX ? part->most : JOB_LIST_WHOLE_MAX;
     whole->filter.limit = SHOAL_LIST_ROWS_MAX;
-    if (whole->left + skip < SHOAL_LIST_ROWS_MAX)
-        whole->filter.limit = (unsigned)(whole->left + skip);
+    if (part->keep == NULL && whole->left + part->skip < SHOAL_LIST_ROWS_MAX)
+        whole->filter.limit = (unsigned)(whole->left + part->skip);
     if (whole->filter.limit == 0)
         whole->filter.limit = 1;
     whole->w = json_writer_init(&whole->buf);

@@ -34,9 +34,13 @@ void job_list_missing_json(struct json_writer *w, const struct shoal_job_page *p
 void job_list_own(struct http_request *request, struct shoal_job_filter *filter);
 void job_list_states(struct http_request *request, struct shoal_job_filter *filter, bool shown);
 
-/* A JSON array of all jobs that match, `skip` left out and then at most `most`, page by page. `filter` is the list's. */
-typedef void job_list_row_fn(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job);
-void job_list_whole(struct http_request *request, const struct shoal_job_filter *filter, uint64_t skip, uint64_t most,
-                    job_list_row_fn *row);
+/* A JSON array of all jobs that match, `skip` left out and then at most `most`, page by page. `filter` is the list's; of what it lets
+ * through `keep` takes those that it wants, NULL: all. */
+struct job_list_part {
+    uint64_t skip, most;
+    bool (*keep)(struct http_request *request, const struct shoal_job_info *job);
+    void (*row)(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job);
+};
+void job_list_whole(struct http_request *request, const struct shoal_job_filter *filter, const struct job_list_part *part);
 
 #endif

@@ -357,7 +357,7 @@ static void handle_list(struct http_request *request)
             sort);
         return;
     }
-    job_list_whole(request, &filter, 0, limit, routes_exec_json);
+    job_list_whole(request, &filter, &(struct job_list_part){ .most = limit, .row = routes_exec_json });
 }
 
 /* ---- one exec ---- */

@@ -93,6 +93,27 @@ static void application_object(struct json_writer *w, const struct shoal_job_inf
 
 static unsigned workers_of(const struct shoal_job_info *job) { return job->workers_now > 0 ? job->workers_now : job->workers_min; }
 
+/* What is not asked for may be anything. */
+static bool is_asked(const char *asked, const char *value)
+{
+    return asked == NULL || asked[0] == '\0' || strcmp(asked, value) == 0;
+}
+
+/* Jobs have no driver's id here, and the mesh is the only instance (execs-api 6.2). */
+static bool application_asked(struct http_request *request, const struct shoal_job_info *job)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *search = http_query(request, "search");
+    struct shoal_mesh_status status = { .version = "" };
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(job->id, id);
+    backend->status(backend->ctx, &status);
+    return is_asked(http_query(request, "applicationid"), id) && is_asked(http_query(request, "applicationname"), job->app_name) &&
+           is_asked(http_query(request, "driverid"), "") && is_asked(http_query(request, "sigId"), status.mesh_name) &&
+           (search == NULL || strstr(id, search) != NULL || strstr(job->app_name, search) != NULL);
+}
+
 static void application_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
 {
     (void)request;
@@ -117,7 +138,7 @@ static void on_application(void *arg, enum shoal_err err, const struct shoal_msg
         http_respond_failure(request, err, msg, 400);
     } else {
         json_array_begin(&w, NULL);
-        if (err == SHOAL_OK)
+        if (err == SHOAL_OK && application_asked(request, job))
             application_object(&w, job, looking->logs > 0 ? looking->logs : workers_of(job));
         json_end(&w);
         http_respond_json(request, 200, &w);
@@ -178,34 +199,39 @@ static void look_at_application(struct http_request *request, const char *id)
     backend->result_open(backend->ctx, &request->user, id, on_application_files, looking);
 }
 
-/* Reads the part of the list that is asked for, and its order: "submit_time", "-submit_time". */
-static bool read_part(struct http_request *request, struct shoal_job_filter *filter, uint64_t *start, uint64_t *length)
+/* Reads the part of the list that is asked for, and its order: "submit_time", "-submit_time", or another key of its rows; what is no
+ * key of them sorts as the time of submission. */
+static bool read_part(struct http_request *request, struct shoal_job_filter *filter, struct job_list_part *part)
 {
+    static const struct {
+        const char *name;
+        enum shoal_job_sort sort;
+    } keys[] = { { "applicationname", SHOAL_SORT_NAME }, { "name", SHOAL_SORT_NAME },        { "state", SHOAL_SORT_STATE },
+                 { "username", SHOAL_SORT_USER },        { "submit_user", SHOAL_SORT_USER }, { "task12n_num", SHOAL_SORT_WORKERS } };
     const char *sort = http_query(request, "sort");
+    const char *order = http_query(request, "order");
+    bool reverse = sort != NULL && sort[0] == '-';
 
-    *start = 0;
-    *length = UINT64_MAX;
-    filter->descending = sort != NULL && sort[0] == '-';
-    return routes_number(request, "start", 0, INT64_MAX, start) && routes_number(request, "length", 0, INT64_MAX, length);
+    part->most = UINT64_MAX;
+    filter->descending = reverse || (order != NULL && strcasecmp(order, "desc") == 0);
+    for (size_t i = 0; sort != NULL && i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(keys[i].name, sort + (reverse ? 1 : 0)) == 0)
+            filter->sort = keys[i].sort;
+    return routes_number(request, "start", 0, INT64_MAX, &part->skip) && routes_number(request, "length", 0, INT64_MAX, &part->most);
 }
 
 static void handle_applications(struct http_request *request)
 {
     const char *id = http_query(request, "applicationid");
+    struct job_list_part part = { .keep = application_asked, .row = application_json };
     struct shoal_job_filter filter;
-    uint64_t start, length;
 
     job_list_own(request, &filter);
-    if (!read_part(request, &filter, &start, &length))
+    if (!read_part(request, &filter, &part))
         return;
-    if (id == NULL) {
-        const char *name = http_query(request, "applicationname");
-        const char *order = http_query(request, "order");
-
-        filter.name = name == NULL ? "" : name;
-        job_list_states(request, &filter, true);
-        filter.descending = filter.descending || (order != NULL && strcasecmp(order, "desc") == 0);
-        job_list_whole(request, &filter, start, length, application_json);
+    if (id == NULL || id[0] == '\0') {
+        job_list_states(request, &filter, false);
+        job_list_whole(request, &filter, &part);
         return;
     }
     look_at_application(request, id);
@@ -225,10 +251,12 @@ static void engine_json(struct json_writer *w, struct http_request *request, con
     const unsigned workers = job->workers_now > 0 ? job->workers_now : job->workers_max;
     char id[SHOAL_JOB_ID_TEXT_BYTES];
     char tag[128];
+    char wants[64]; /* each of its workers; of a slot's memory nothing is set apart, so it is what was asked for */
 
     (void)request;
     shoal_job_id_text(job->id, id);
     (void)snprintf(tag, sizeof(tag), "/default/%.63s", job->creator);
+    (void)snprintf(wants, sizeof(wants), "ngpus=%d,mem=%u,ncpus=1", job->gpu, job->worker_mib);
     json_object_begin(w, NULL);
     json_text(w, "id", id);
     json_text(w, "consumer", "/default");
@@ -242,8 +270,8 @@ static void engine_json(struct json_writer *w, struct http_request *request, con
     seconds_json(w, "start_time", job->start_ms);
     seconds_json(w, "end_time", job->end_ms);
     if (job->elastic) /* that the key is there says that there is a driver */
-        json_text(w, "task0_resreq", "ngpus=0,mem=0,ncpus=0");
-    json_text(w, "task12n_resreq", "ngpus=0,mem=0,ncpus=1");
+        json_text(w, "task0_resreq", "ngpus=0,mem=0,ncpus=0"); /* it takes no slot */
+    json_text(w, "task12n_resreq", wants);
     json_uint(w, "task12n_num", workers);
     json_array_begin(w, "task12n");
     for (unsigned i = 1; i <= job->workers_now; i++) {
@@ -253,8 +281,8 @@ static void engine_json(struct json_writer *w, struct http_request *request, con
     }
     json_end(w);
     json_uint(w, "used_cpu", job->workers_now);
-    json_uint(w, "used_gpu", 0);
-    json_uint(w, "used_mem", 0);
+    json_uint(w, "used_gpu", job->gpu ? job->workers_now : 0);
+    json_uint(w, "used_mem", (uint64_t)job->workers_now * job->worker_mib);
     json_bool(w, "is_packing", false);
     json_text(w, "pack_id", "");
     json_end(w);
@@ -288,16 +316,37 @@ static void handle_engine(struct http_request *request)
 
 static void handle_engines(struct http_request *request)
 {
+    struct job_list_part part = { .row = engine_json };
     struct shoal_job_filter filter;
-    uint64_t start, length;
 
     job_list_own(request, &filter);
-    job_list_states(request, &filter, true);
-    if (read_part(request, &filter, &start, &length))
-        job_list_whole(request, &filter, start, length, engine_json);
+    job_list_states(request, &filter, false);
+    if (read_part(request, &filter, &part))
+        job_list_whole(request, &filter, &part);
 }
 
-static void handle_empty_list(struct http_request *request) { http_respond(request, 200, JSON, shoal_view_text("[]")); }
+/* The mesh, as the one instance that there is: its name is what execs have as "sigId" (execs-api 6.7). */
+static void handle_instances(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_mesh_status status = { .version = "" };
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    backend->status(backend->ctx, &status);
+    json_array_begin(&w, NULL);
+    json_object_begin(&w, NULL);
+    json_text(&w, "uuid", status.mesh_name);
+    json_text(&w, "name", status.mesh_name);
+    json_text(&w, "version", status.version);
+    json_text(&w, "masterUrl", status.api_url);
+    json_text(&w, "executionUser", request->user.name);
+    json_text(&w, "state", "STARTED");
+    json_text(&w, "historyServerUrl", "");
+    json_end(&w);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+}
 
 /* The pods and jobs of another platform: there are none here, and clients take an empty list; of one by its name, that there is none
  * (execs-api 6.6). */
@@ -323,7 +372,7 @@ static const struct http_route routes[] = {
       .handle = handle_executor_log },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications", .handle = handle_engines },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications/{}", .handle = handle_engine },
-    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/instances", .handle = handle_empty_list },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/instances", .handle = handle_instances },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/kubernetesobjects", .handle = handle_kubernetes },
 };
 

@@ -36,6 +36,8 @@ struct fake_job {
     char work_dir[300];
     unsigned workers;
     bool elastic;
+    bool gpu;
+    uint32_t worker_mib;
     bool killed;
     uint64_t created_ms;
     uint64_t ended_ms;
@@ -101,6 +103,8 @@ static struct shoal_job_info info_of(const struct fake *fake, const struct fake_
         .ended = ended,
         .workers_min = 1,
         .workers_max = job->workers,
+        .gpu = job->gpu,
+        .worker_mib = job->worker_mib,
         .workers_now = running ? job->workers : 0,
         .create_ms = job->created_ms,
         .start_ms = job->created_ms + fake->wait_ms,
@@ -168,6 +172,8 @@ static void fake_submit(void *ctx, const struct shoal_submit *submit, shoal_back
     job->data_json = strdup(submit->data_json);
     job->workers = submit->options->workers_max;
     job->elastic = submit->options->elastic;
+    job->gpu = submit->options->device == SHOAL_DEVICE_GPU;
+    job->worker_mib = (uint32_t)(submit->options->worker_memory_bytes >> 20);
     job->created_ms = ms;
     job->bundle_fd = dup(submit->bundle_fd);
     job->bundle_bytes = submit->bundle_bytes;

@@ -501,6 +501,33 @@ def check_engines(server, engines, jobs):
         assert server.get(BASE + "/scheduler/applications?" + wrong)[0].status == 400, wrong
 
 
+def test_applications_are_found_by_what_is_asked_of_them(server):
+    """execs-api 6.2: what can match nothing gives an empty list, and no error."""
+    first, second = (submit(server, more="%20--appName%20" + name) for name in ("swim", "swimming"))
+    instance, = json.loads(server.get(BASE + "/scheduler/instances")[1])
+    assert instance.keys() == {"uuid", "name", "version", "masterUrl", "executionUser", "state", "historyServerUrl"}
+    assert instance["state"] == "STARTED" and instance["uuid"] == json.loads(server.get(BASE + "/execs/" + first)[1])["sigId"]
+    assert all(type(value) is str for value in instance.values())
+    for query, found in (("search=swimm", [second]), ("search=swim", [first, second]), ("search=" + first[-9:], [first]), ("search=x", []),
+                         ("search=swim&start=1", [second]), ("search=swim&sort=-submit_time&length=1", [second]), ("search=swim&length=0", []),
+                         ("applicationname=swim", [first]), ("applicationname=swim&search=mming", []), ("driverid=driver-1", []),
+                         ("sigId=" + instance["uuid"], [first, second]), ("sigId=other", []), ("state=NO_STATE", []), ("state=RECOVERING", []),
+                         ("sort=unheard-of&order=desc", [second, first]), ("search=&applicationname=&state=", [first, second]),
+                         ("applicationid=%s&applicationname=swim" % first, [first]), ("applicationid=%s&search=mming" % first, [])):
+        answer, text = server.get(BASE + "/scheduler/applications?" + query)
+        assert (answer.status, [row["applicationid"] for row in json.loads(text)]) == (200, found), query
+
+
+def test_an_engine_job_says_what_it_asked_for_and_uses(server):
+    """execs-api 6.4: dlicmd multiplies the first by the workers, and adds the second up."""
+    for words, gpus, mib in (("--workerDeviceType%20gpu%20--workerMemory%203G", 1, 3072), ("--workerDeviceType%20cpu", 0, 4096)):
+        job = submit(server, more="%20--numWorker%202%20" + words)
+        row, = json.loads(server.get(BASE + "/scheduler/engine/applications/" + job)[1])
+        assert row["task12n_resreq"] == "ngpus=%d,mem=%d,ncpus=1" % (gpus, mib) and row["task0_resreq"] == "ngpus=0,mem=0,ncpus=0"
+        workers = len(row["task12n"])
+        assert (row["used_gpu"], row["used_mem"], row["used_cpu"]) == (gpus * workers, mib * workers, workers)
+
+
 def test_an_application_says_of_how_many_workers_there_are_logs(server):
     for name, logs in (("one", 1), ("elastic", 3)):
         job = submit(server, more="%20--appName%20" + name)
