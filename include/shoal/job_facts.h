@@ -20,6 +20,7 @@ struct shoal_job_facts {
     char framework[SHOAL_JOB_TEXT_BYTES];
     char creator[SHOAL_JOB_TEXT_BYTES];
     char app_name[SHOAL_JOB_APP_BYTES];
+    char work[SHOAL_JOB_APP_BYTES];       /* the work directory, below the submitted code; "": that itself, or a path too long for here */
     char reason[SHOAL_JOB_REASON_BYTES];  /* why it ended */
     char pending[SHOAL_JOB_REASON_BYTES]; /* why it waits; "" if it does not */
     uint32_t generation;
@@ -55,6 +56,8 @@ struct shoal_job_facts {
     struct shoal_view document;         /* JSON, see api/rest/service_doc.h; as args */
 };
 #define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB + SHOAL_SERVICE_DOCUMENT_BYTES_MAX)
+/* What was asked for and does not change: priority, device, memory, work directory. */
+void shoal_job_facts_asked(const struct shoal_job_spec *spec, struct shoal_job_facts *facts);
 /* All that the replicated state knows; a lead adds progress and the pending text (shoal_lead_facts). */
 void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_encode(const struct shoal_job_facts *facts, uint8_t *bytes, size_t cap,

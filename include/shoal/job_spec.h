@@ -88,12 +88,6 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_check(const struct shoal_job_spec
 bool shoal_service_name_valid(const char *name);
 /* Its tasks are replicas: they have no end of their own, and are started again until the job is stopped. */
 static inline bool shoal_job_spec_serves(const struct shoal_job_spec *spec) { return spec->service[0] != '\0'; }
-static inline uint32_t shoal_job_spec_worker_mib(const struct shoal_job_spec *spec)
-{
-    uint64_t mib = spec->worker_memory_bytes / SHOAL_MIB;
-
-    return mib < UINT32_MAX ? (uint32_t)mib : UINT32_MAX;
-}
 /* More workers than versions before this one take. */
 static inline bool shoal_job_spec_is_wide(const struct shoal_job_spec *spec) { return spec->workers_max > SHOAL_JOB_WORKERS_PLAIN; }
 /* The next text of a list, or NULL: for (t = NULL; (t = shoal_job_texts_next(&list, t)) != NULL;) */

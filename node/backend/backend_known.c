@@ -153,18 +153,19 @@ static void info_texts(struct backend_info *out)
     out->info.detail = out->detail;
 }
 
-static void paths_of(struct agent *agent, struct backend_info *out, struct shoal_job_id id)
+static void paths_of(struct agent *agent, struct backend_info *out, const struct shoal_job_facts *facts)
 {
-    struct agent_job *job = agent_job_find(agent, id);
+    struct agent_job *job = agent_job_find(agent, facts->id);
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
-    shoal_job_id_text(id, text);
+    shoal_job_id_text(facts->id, text);
     (void)snprintf(out->result_dir, sizeof(out->result_dir), "%s/results/%s/batchworkdir/%s", agent->settings.data,
                    out->creator, text);
     if (job != NULL && job->work_dir[0] != '\0')
         (void)snprintf(out->work_dir, sizeof(out->work_dir), "%s", job->work_dir);
     else
-        (void)snprintf(out->work_dir, sizeof(out->work_dir), "%.500s/_submitted_code", out->result_dir);
+        (void)snprintf(out->work_dir, sizeof(out->work_dir), "%.380s/_submitted_code%s%.127s", out->result_dir,
+                       facts->work[0] == '\0' ? "" : "/", facts->work);
 }
 
 /* The longest of the last pauses that its hosts tell of. */
@@ -244,7 +245,7 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info->has_metrics = facts->has_metrics;
     info->loss = (double)facts->loss_micro / 1e6;
     info->accuracy = (double)facts->metric_micro / 1e6;
-    paths_of(agent, out, facts->id);
+    paths_of(agent, out, facts);
     pause_of(agent, out, facts->id);
     progress_of(agent, out, facts->id);
     info_texts(out);

@@ -195,9 +195,7 @@ static void submit_end(struct backend_call *w, enum shoal_err err, const struct 
         memcpy(facts->app_name, spec->app_name, sizeof(facts->app_name));
         facts->workers_min = spec->workers_min;
         facts->workers_max = spec->workers_max;
-        facts->priority = spec->priority;
-        facts->device = spec->device;
-        facts->worker_mib = shoal_job_spec_worker_mib(spec);
+        shoal_job_facts_asked(spec, facts);
         facts->exit_code = -1;
         facts->create_ms = shoal_job_id_ms(reply->u.reply.job);
         facts->args = spec->args;

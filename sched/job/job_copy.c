@@ -206,6 +206,19 @@ static uint32_t workers_now(const struct shoal_job *job, const struct shoal_call
     return job->epoch != NULL && call != NULL && call->state == SHOAL_CALL_RUNNING ? job->epoch->member_count : 0;
 }
 
+void shoal_job_facts_asked(const struct shoal_job_spec *spec, struct shoal_job_facts *facts)
+{
+    uint64_t mib = spec->worker_memory_bytes / SHOAL_MIB;
+    size_t len = strnlen(spec->model_dir, sizeof(spec->model_dir));
+
+    SHOAL_ASSERT(spec->device < SHOAL_JOB_DEVICE_COUNT); /* what is written can be read */
+    facts->priority = spec->priority;
+    facts->device = spec->device;
+    facts->worker_mib = mib < UINT32_MAX ? (uint32_t)mib : UINT32_MAX;
+    if (len < sizeof(facts->work))
+        memcpy(facts->work, spec->model_dir, len + 1);
+}
+
 void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
 {
     const struct shoal_placement *driver = shoal_job_driver(job);
@@ -228,9 +241,7 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->workers_min = job->spec.workers_min;
     facts->workers_max = job->spec.workers_max;
     facts->workers_now = workers_now(job, call);
-    facts->priority = job->spec.priority;
-    facts->device = job->spec.device;
-    facts->worker_mib = shoal_job_spec_worker_mib(&job->spec);
+    shoal_job_facts_asked(&job->spec, facts);
     facts->exit_code = job->exit_code;
     facts->ticket_ms = job->ticket_ms;
     facts->create_ms = job->create_ms;

@@ -67,6 +67,7 @@ static const struct shoal_pack_field facts_fields[] = {
     ROW("ticket_ms", U64, ticket_ms, UINT64_MAX),
     TEXT("transport", transport),
     ROW("version", U32, version, UINT32_MAX),
+    TEXT("work", work),
     ROW("worker_mib", U32, worker_mib, UINT32_MAX),
     ROW("workers_max", U32, workers_max, UINT32_MAX),
     ROW("workers_min", U32, workers_min, UINT32_MAX),

@@ -49,9 +49,7 @@ static bool facts_of_record(const struct shoal_sched *s, const struct sched_grou
     facts->generation = record.generation;
     facts->workers_min = spec->workers_min;
     facts->workers_max = spec->workers_max;
-    facts->priority = spec->priority;
-    facts->device = spec->device;
-    facts->worker_mib = shoal_job_spec_worker_mib(spec);
+    shoal_job_facts_asked(spec, facts);
     facts->args = spec->args;
     facts->exit_code = -1;
     facts->ticket_ms = record.ticket.wall_ms;

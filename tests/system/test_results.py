@@ -70,6 +70,7 @@ def on_disk(host, job):
 def assert_files(mesh, hosts, job, folder):
     sizes = {path: len(content) for path, content in LEFT.items()}
     for host in hosts:
+        assert mesh.job(job, host)["workDir"].endswith("/%s/_submitted_code/model" % job)  # wherever it runs, or ran
         mesh.until(lambda: listed(mesh, host, job) == sizes, 60, "%s lists the files" % host.name, pause=0.2)
         executable = lambda: [file["path"] for file in host.get("/v1/jobs/%s/files" % job)["files"] if file["executable"]]  # noqa: E731
         mesh.until(lambda: executable() == ["plots/loss curve.svg"], 60, "%s has the mode" % host.name, pause=0.2)

@@ -581,6 +581,30 @@ static void test_prefixes(void **state)
     shoal_job_destroy(job);
 }
 
+/* Lists and clients of WMLA show it on every node: device, memory, work directory. */
+static void test_facts_say_what_was_asked_for(void **state)
+{
+    static struct shoal_job_spec spec;
+    static struct shoal_job_facts facts, back;
+    size_t len;
+
+    (void)state;
+    spec = (struct shoal_job_spec){
+        .priority = 7, .device = SHOAL_JOB_DEVICE_GPU, .worker_memory_bytes = 3ull << 30, .model_dir = "md/below"
+    };
+    shoal_job_facts_asked(&spec, &facts);
+    assert_int_equal(shoal_job_facts_encode(&facts, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_facts_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+    assert_int_equal(back.priority, 7);
+    assert_int_equal(back.device, SHOAL_JOB_DEVICE_GPU);
+    assert_int_equal(back.worker_mib, 3072);
+    assert_string_equal(back.work, "md/below");
+    memset(spec.model_dir, 'd', sizeof(facts.work)); /* it does not fit; half of it would be another directory */
+    memset(&facts, 0, sizeof(facts));
+    shoal_job_facts_asked(&spec, &facts);
+    assert_string_equal(facts.work, "");
+}
+
 /* The largest summary fits one gossip record, with as many of its hosts as there is room for. */
 static void test_summary(void **state)
 {
@@ -866,14 +890,14 @@ static void test_names_are_stable(void **state)
     memset(&facts, 1, sizeof(facts)); /* every field is there */
     facts.args = facts.data_json = facts.document = shoal_view_text("x");
     facts.app_name[4] = facts.creator[4] = facts.framework[4] = facts.pending[4] = facts.reason[4] = '\0';
-    facts.service[4] = facts.transport[4] = '\0';
+    facts.service[4] = facts.transport[4] = facts.work[4] = '\0';
     assert_int_equal(shoal_job_facts_encode(&facts, bytes, sizeof(bytes), &len), SHOAL_OK);
     names_of(shoal_view_of(bytes, len), names, sizeof(names));
     assert_string_equal(names, "app applied args attempt bundle call create_ms creator data data_epoch deleted device document driver_node "
                                "elastic end_ms epoch epoch_k exit_code files framework generation has_metrics id "
                                "join_pause_us leader logged_step loss_micro metric_micro pending priority rate_milli "
                                "reason replicas result revision service start_ms state step stop tasks_done tasks_failed tasks_pending "
-                               "tasks_running tasks_stopped term ticket_ms transport version worker_mib workers_max workers_min workers_now ");
+                               "tasks_running tasks_stopped term ticket_ms transport version work worker_mib workers_max workers_min workers_now ");
     memset(&summary, 1, sizeof(summary));
     summary.app_name[4] = summary.creator[4] = summary.framework[4] = summary.pending[4] = '\0';
     assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
@@ -906,6 +930,7 @@ int main(void)
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_facts_say_what_was_asked_for),
         cmocka_unit_test(test_summary),
         cmocka_unit_test(test_spec_check),
         cmocka_unit_test(test_spec_lists),
