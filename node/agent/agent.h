@@ -116,7 +116,8 @@ struct agent_run {
     uint64_t deadline_ns;
     uint32_t attempt;
     uint32_t index; /* of an array's task */
-    char task[96];  /* <exec id>-task12n-<5 characters>; of an array: <exec id>-<index> */
+    char task[96];  /* <exec id>-task12n-<5 characters>; of an array: <exec id>-<index>; of a service: <exec id>-task12n-<index>-<5
+                     * characters> */
 };
 
 enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AGENT_FILES_FAILED };

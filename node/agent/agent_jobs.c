@@ -847,7 +847,10 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
         chance[i] = (uint8_t)letters[chance[i] % 36];
     (void)snprintf(run->task, sizeof(run->task), "%s-%s-%.5s", job->text,
                    run->role == SHOAL_JOB_DRIVER ? "task0" : "task12n", (const char *)chance);
-    if (run->role == SHOAL_JOB_TASK)
+    /* What a kernel names after itself, no later one of its place finds: the name is of one start. */
+    if (run->role == SHOAL_JOB_TASK && shoal_job_spec_serves(&job->spec))
+        (void)snprintf(run->task, sizeof(run->task), "%s-task12n-%u-%.5s", job->text, run->index, (const char *)chance);
+    else if (run->role == SHOAL_JOB_TASK)
         (void)snprintf(run->task, sizeof(run->task), "%s-%u", job->text, run->index);
     memcpy(job->last_task, run->task, sizeof(job->last_task));
     run_keep(agent, job, run);

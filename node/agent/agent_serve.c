@@ -9,13 +9,17 @@
 #include "shoal/disk.h"
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
+#include "shoal/http.h"
 #include "shoal/service_doc.h"
+
+#include "agent_settings.h"
 
 #include "shoal/banned.h"
 
 /* Others hear at most so often how much is in hand here; that a replica is ready, or gone, they hear at once. */
 #define TOLD_TICKS 3 /* more often than A4 of autoscale.h needs */
 #define DOCUMENT_NAME "service.json"
+#define MODEL_NAME "model.json" /* beside it */
 
 static void on_changed(void *arg)
 {
@@ -153,6 +157,30 @@ static bool write_runtime(const struct agent *agent, const struct agent_job *job
     return true;
 }
 
+/* Writes down the model object as its API shows it, for the kernel to be told (pyedt/kernel_host.py). The mesh group's copy here may
+ * not have the service yet: then it was made when this version was. */
+static bool write_model(const struct agent *agent, const struct agent_job *job, const struct shoal_job_facts *facts)
+{
+    const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
+    const struct shoal_mesh_service *service = mesh == NULL ? NULL : shoal_mesh_service_find(mesh, job->spec.service);
+    char url[AGENT_URL_BYTES], uri[AGENT_URL_BYTES + SHOAL_JOB_TEXT_BYTES + 32];
+    struct service_doc_facts said = { .name = job->spec.service,
+                                      .creator = job->spec.creator,
+                                      .service_uri = uri,
+                                      .created_s = service == NULL ? facts->create_ms / 1000 : service->created_s,
+                                      .updated_s = service == NULL ? facts->create_ms / 1000 : service->updated_s,
+                                      .values = true };
+    struct shoal_buf model = { 0 };
+    bool fine;
+
+    agent_api_url(&agent->settings, agent->http == NULL ? agent->settings.api_port : shoal_http_port(agent->http), url);
+    (void)snprintf(uri, sizeof(uri), "%s/dlim/v1/inference/%s", url, job->spec.service);
+    fine = service_doc_model(facts->document, &said, &model) != SHOAL_OK || /* of a broken one the kernel says what is wrong */
+           agent_serve_write(agent, job->id, MODEL_NAME, shoal_buf_view(&model));
+    shoal_buf_deinit(&model);
+    return fine;
+}
+
 /* Called when the question has been asked, or cannot be. */
 static void asked(struct asking *asking, struct agent_job *job)
 {
@@ -193,7 +221,8 @@ static void on_document(void *arg, enum shoal_err err, const struct shoal_sched_
         agent_log(agent, "%s: its group does not say how the service is to run now (%s): as before", job->text,
                   reply->u.reply.text);
     else if (job != NULL && (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK ||
-                             !agent_serve_write(agent, job->id, DOCUMENT_NAME, facts->document)))
+                             !agent_serve_write(agent, job->id, DOCUMENT_NAME, facts->document) ||
+                             !write_model(agent, job, facts)))
         agent_log(agent, "%s: how the service is to run cannot be written down here: as before", job->text);
     else if (job != NULL)
         service_doc_runtime(facts->document, asking->runtime, sizeof(asking->runtime));

@@ -76,20 +76,16 @@ static bool put_tensors(struct shoal_buf *json, const char *key, struct shoal_vi
 }
 
 /* The card of a kernel's slot; of one that its profile lets see none, nothing. */
-static bool put_card(struct agent *agent, const struct serve_replica *replica, struct shoal_buf *json)
+static bool put_card(struct agent *agent, const struct agent_job *job, const struct agent_run *run, struct shoal_buf *json)
 {
-    const struct agent_job *job = agent_job_find(agent, replica->job);
-    const struct agent_device *device = NULL;
+    const struct agent_device *device = agent_slot_device(&agent->settings, run->slot);
     struct shoal_slot_status slot;
     struct service_knobs knobs;
     char text[AGENT_DEVICE_BYTES + 100];
 
-    for (unsigned i = 0; job != NULL && i < SHOAL_RUNNER_WORKERS_MAX; i++)
-        if (job->runs[i].used && job->runs[i].worker_id == replica->worker_id &&
-            (device = agent_slot_device(&agent->settings, job->runs[i].slot)) != NULL)
-            shoal_slots_slot(shoal_sched_slots(agent->sched), job->runs[i].slot, &slot);
     if (device == NULL)
         return true;
+    shoal_slots_slot(shoal_sched_slots(agent->sched), run->slot, &slot);
     agent_serve_knobs(agent, job, &knobs);
     if (knobs.need.device != SHOAL_JOB_DEVICE_GPU)
         return true;
@@ -99,15 +95,19 @@ static bool put_card(struct agent *agent, const struct serve_replica *replica, s
            shoal_json_quote(shoal_view_text(device->name), json) == SHOAL_OK;
 }
 
-static bool put_kernel(struct agent *agent, const char *id, const struct serve_replica *replica, struct shoal_buf *json)
+static bool put_kernel(struct agent *agent, const struct serve_replica *replica, struct shoal_buf *json)
 {
+    struct agent_job *job = NULL;
+    const struct agent_run *run = agent_run_find(agent, replica->worker_id, &job);
     char name[64], text[400];
 
+    if (run == NULL) /* its process has ended */
+        return true;
     (void)backend_node_name(agent, agent->identity.node, name, sizeof(name));
     (void)snprintf(text, sizeof(text),
-                   "%s{\"id\":\"%s-%u\",\"state\":\"%s\",\"batch\":%u,\"running\":%u,\"finished\":%llu,"
+                   "%s{\"id\":\"%s\",\"state\":\"%s\",\"batch\":%u,\"running\":%u,\"finished\":%llu,"
                    "\"failed\":%llu,\"milli_requests_per_s\":%llu,\"bytes_per_s\":%llu,\"node\":",
-                   json->len == 0 ? "" : ",", id, replica->index,
+                   json->len == 0 ? "" : ",", run->task,
                    !replica->ready         ? "STARTING"
                    : replica->running == 0 ? "IDLE"
                                            : "RUNNING",
@@ -119,20 +119,18 @@ static bool put_kernel(struct agent *agent, const char *id, const struct serve_r
            shoal_buf_append(json, ",\"platform\":", 12) == SHOAL_OK &&
            shoal_json_quote(shoal_view_text(replica->platform), json) == SHOAL_OK &&
            put_tensors(json, "inputs", replica->inputs) && put_tensors(json, "outputs", replica->outputs) &&
-           put_card(agent, replica, json) &&
+           put_card(agent, job, run, json) &&
            shoal_buf_append(json, "}", 1) == SHOAL_OK;
 }
 
 bool backend_kernels_here(struct agent *agent, struct shoal_job_id job, struct shoal_buf *json)
 {
     struct serve_replica replica;
-    char id[SHOAL_JOB_ID_TEXT_BYTES];
     bool fine = true;
 
-    shoal_job_id_text(job, id);
     for (size_t i = 0; fine && serve_host_replica(agent->serve, i, &replica); i++)
         if (shoal_job_id_equal(replica.job, job))
-            fine = put_kernel(agent, id, &replica, json);
+            fine = put_kernel(agent, &replica, json);
     return fine;
 }
 

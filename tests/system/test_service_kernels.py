@@ -23,6 +23,7 @@ from redhareapi import Kernel
 class Echo(Kernel):
     def on_kernel_start(self, kernel_context):
         print("starts", os.environ["MSD_POD_NAME"])
+        self.description = kernel_context.get_model_description()
 
     def on_task_invoke(self, task_context):
         while task_context is not None:
@@ -31,6 +32,8 @@ class Echo(Kernel):
                 raise ValueError("no good")
             if asked == "die":
                 os._exit(3)
+            if asked == "self":
+                asked = os.environ["MSD_POD_NAME"] + " " + self.description
             task_context.set_output_data(asked)
             task_context = task_context.next()
 
@@ -88,9 +91,18 @@ def test_a_wmla_kernel_answers_through_every_node_and_comes_again_when_it_dies(n
     assert [ask(mesh, host, "echo", b'{"a": 1}') for host in mesh.hosts] == [(200, b'{"a": 1}')] * 3
     status, body = ask(mesh, mesh.hosts[1], "echo", b"raise")
     assert status == 500 and b"ValueError: no good" in body
+    name, description = ask(mesh, mesh.hosts[1], "echo", b"self")[1].decode().split(" ", 1)
     assert ask(mesh, mesh.hosts[2], "echo", b"die")[0] >= 500
     until_ready(mesh, "echo")
     mesh.until(lambda: ask(mesh, mesh.hosts[0], "echo", b"x") == (200, b"x"), 60, "the kernel answers again")
+    # A name is of one start, and the one that the model's instance shows.
+    again = ask(mesh, mesh.hosts[1], "echo", b"self")[1].decode().split(" ", 1)[0]
+    kernel, = get(mesh, mesh.hosts[0], "/dlim/v1/model/echo/instance")[1]["instances"][0]["isd_container"]
+    assert name != again == kernel["container_uid"] and all(one.rpartition("-")[0].endswith("-task12n-0") for one in (name, again))
+    model, told = get(mesh, mesh.hosts[0], "/dlim/v1/model/echo")[1], json.loads(description)
+    own = {"model_path", "service_uri"}  # the folder of the kernel's host, and an address of it
+    assert {key: told[key] for key in model.keys() - own} == {key: model[key] for key in model.keys() - own}
+    assert os.path.isabs(told["model_path"]) and told["service_uri"] in [host.url + "/dlim/v1/inference/echo" for host in mesh.hosts]
 
 
 def test_a_kernel_in_c_answers_through_every_node_and_comes_again_when_it_dies(new_mesh, package, tmp_path):

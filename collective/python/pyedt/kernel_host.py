@@ -327,10 +327,13 @@ def read_document(path):
 
 def what_is_served(environ):
     """(root, model, profile, limits) of the package in this folder."""
-    document = read_document(environ.get("SHOAL_SERVICE_DOCUMENT"))
+    path = environ.get("SHOAL_SERVICE_DOCUMENT")
+    document = read_document(path)
     profile = dict(document.get("profile") or {}, **json_object(environ.get("SHOAL_SERVICE_PROFILE"), "the profile"))
     root, model = read_model(environ.get("SHOAL_KERNEL_PACKAGE") or os.getcwd())
     model.update(document.get("model") or {})
+    if path:  # as the API shows it: with creator, times and address
+        model.update(read_document(os.path.join(os.path.dirname(path), "model.json")))
     model.update(json_object(environ.get("SHOAL_MODEL_DESCRIPTION"), "the model's description"))
     model["name"] = environ.get("SHOAL_SERVICE") or model.get("name") or "model"
     model["model_path"] = root

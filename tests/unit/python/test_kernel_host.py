@@ -281,6 +281,26 @@ def test_what_a_kernel_sees_of_its_task_its_model_and_its_environment(host):
     assert said["env"]["REDHARE_MODEL_CREATOR"] == "ann" and not [name for name in said["env"] if name.startswith("SHOAL_KERNEL_L")]
 
 
+def test_the_description_is_the_package_with_the_models_object_over_it(host, tmp_path):
+    """Inference-api 6.5: the object lies beside the service's document; where the package is, this host alone knows."""
+    (tmp_path / "service.json").write_text(json.dumps({"model": {"name": "m", "uid": "u-1", "weight_path": "edited"}}))
+    (tmp_path / "model.json").write_text(json.dumps({"name": "m", "uid": "u-1", "weight_path": "edited", "creator": "ann", "started_at": 7,
+                                                     "create_time": 5, "last_updated_time": 6, "service_uri": "https://h/x",
+                                                     "model_path": "${REDHARE_TOP}/repo/m/m-1", "attributes": [], "mk_environments": []}))
+    one = host({"kernel.py": kernel_of("""
+        def on_kernel_start(self, kernel_context):
+            self.said = kernel_context.get_model_description()
+        def on_task_invoke(self, task):
+            task.set_output_data(self.said)
+        """), "model.json": json.dumps({"name": "m", "kernel_path": "kernel.py", "weight_path": "w", "extra": [1]})},
+        SHOAL_SERVICE="m", SHOAL_SERVICE_DOCUMENT=str(tmp_path / "service.json"))
+    one.ready()
+    assert json.loads(one.answer(3, b"in")[2]) == {
+        "name": "m", "kernel_path": "kernel.py", "weight_path": "edited", "extra": [1], "uid": "u-1", "creator": "ann", "started_at": 7,
+        "create_time": 5, "last_updated_time": 6, "service_uri": "https://h/x", "model_path": str(one.folder), "attributes": [],
+        "mk_environments": []}
+
+
 def test_what_the_profile_says_of_folder_umask_and_environment(host, tmp_path):
     kernel = kernel_of("""
         def on_task_invoke(self, task):
