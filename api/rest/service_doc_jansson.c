@@ -647,6 +647,22 @@ static json_t *doc_of(struct shoal_view text, const char *name)
     return doc;
 }
 
+/* It changes what is written of model, profile or readme. */
+static bool is_update(enum service_doc_edit_kind kind)
+{
+    switch (kind) {
+    case SERVICE_DOC_SCALE:
+    case SERVICE_DOC_PROFILE:
+    case SERVICE_DOC_MODEL:
+    case SERVICE_DOC_README: return true;
+    case SERVICE_DOC_START:
+    case SERVICE_DOC_STOP:
+    case SERVICE_DOC_CANARY:
+    case SERVICE_DOC_CANARY_NEXT: break;
+    }
+    return false;
+}
+
 enum shoal_err service_doc_edit(struct shoal_view text, const struct service_doc_edit *edit, struct shoal_buf *out,
                                 struct shoal_msg *msg)
 {
@@ -660,10 +676,10 @@ enum shoal_err service_doc_edit(struct shoal_view text, const struct service_doc
                           edit->name);
     }
     err = edit_doc(doc, edit, msg);
-    if (err == SHOAL_OK) {
+    if (err == SHOAL_OK && is_update(edit->kind))
         (void)json_object_set_new(doc, "updated_at", json_integer((json_int_t)edit->now_s));
+    if (err == SHOAL_OK)
         err = dump(doc, SHOAL_SERVICE_DOCUMENT_BYTES_MAX, out, msg);
-    }
     json_decref(doc);
     return err;
 }
@@ -692,6 +708,17 @@ static void hide_values(json_t *root, const char *path)
         (void)json_object_del(holder, key);
 }
 
+/* Streams are taken where requests are: the host and port of the model's address. One that is not started has none. */
+static void put_stream(json_t *model, const char *service_uri)
+{
+    const char *host = strstr(service_uri, "://");
+
+    if (host == NULL)
+        (void)json_object_del(model, "stream_uri");
+    else
+        (void)json_object_set_new(model, "stream_uri", json_stringn(host + 3, strcspn(host + 3, "/")));
+}
+
 enum shoal_err service_doc_model(struct shoal_view text, const struct service_doc_facts *facts, struct shoal_buf *out)
 {
     static const char *const first[] = { "name",
@@ -709,7 +736,8 @@ enum shoal_err service_doc_model(struct shoal_view text, const struct service_do
                                          "service_uri",
                                          "attributes",
                                          "mk_environments",
-                                         "schema_version" };
+                                         "schema_version",
+                                         "stream_uri" };
     json_t *doc = doc_of(text, facts->name), *shown = json_object(), *model = json_object_get(doc, "model");
     int64_t updated = int_at(doc, "updated_at", 0);
     struct shoal_msg msg;
@@ -724,6 +752,7 @@ enum shoal_err service_doc_model(struct shoal_view text, const struct service_do
         (void)json_object_set_new(model, "started_at", json_integer(int_at(doc, "started_at", 0)));
         (void)json_object_set_new(model, "creator", json_string(facts->creator));
         (void)json_object_set_new(model, "service_uri", json_string(facts->service_uri));
+        put_stream(model, facts->service_uri);
         if (!facts->values)
             hide_values(model, "mk_environments");
         for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)

@@ -3,7 +3,7 @@
  *     { "model":   what model.json says, and uid, size, model_path (WMLA's model object)
  *       "profile": how it is run and scaled (WMLA's appprofile, schema 1.2), whole, defaults written out
  *       "readme":  text
- *       "started_at": seconds since 1970; 0: it is stopped      "updated_at": of the newest edit
+ *       "started_at": seconds since 1970; 0: it is stopped      "updated_at": of the newest edit of these three
  *       "stopped_at": seconds since 1970 when it was stopped, while it is; an older agent leaves it out
  *       "canary":  {"part": ..., "at": ...} as in struct service_knobs; an older agent keeps it and does nothing by it }
  *

@@ -116,6 +116,7 @@ def test_a_model_from_deployment_to_removal(dlim):
     assert instance["gpu_mode"] == "no" and instance["isd_container"][0]["finished_task"] >= 2
     uri = dlim.well(beta, "GET", "/model/echo-a")["service_uri"]
     assert uri == beta.url + "/dlim/v1/inference/echo-a"
+    assert dlim.well(beta, "GET", "/model/echo-a")["stream_uri"] == beta.url.partition("://")[2]
     assert dlim.well(beta, "GET", "/model/echo-a/streaming") == {"streaming_service_uri": beta.url.partition("://")[2]}
     assert dlim.well(alpha, "PUT", "/model/echo-a/operation/start") == {}  # again: nothing changes
     assert dlim.well(gamma, "PUT", "/model/echo-a/operation/stop") == {}

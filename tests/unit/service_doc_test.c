@@ -130,6 +130,45 @@ static void test_values_of_environments_are_hidden_unless_said(void **state)
     shoal_buf_deinit(&doc);
 }
 
+static void test_a_model_says_where_it_streams_while_it_is_started(void **state)
+{
+    struct service_doc_facts facts = { .name = "echo", .creator = "ada", .service_uri = "https://a:9/dlim/v1/inference/echo" };
+    struct shoal_buf doc = { 0 }, shown = { 0 };
+
+    (void)state;
+    make(&doc);
+    edit(&doc, (struct service_doc_edit){ .kind = SERVICE_DOC_MODEL, .body = shoal_view_text("{\"stream_uri\":\"mine\"}") });
+    assert_int_equal(service_doc_model(shoal_buf_view(&doc), &facts, &shown), SHOAL_OK);
+    assert_true(holds(&shown, "\"schema_version\":\"1\",\"stream_uri\":\"a:9\""));
+    shoal_buf_deinit(&shown);
+    facts.service_uri = "";
+    assert_int_equal(service_doc_model(shoal_buf_view(&doc), &facts, &shown), SHOAL_OK);
+    assert_false(holds(&shown, "stream_uri"));
+    shoal_buf_deinit(&shown);
+    shoal_buf_deinit(&doc);
+}
+
+/* Of what is written: that a model is started or stopped has its own times. */
+static void test_an_update_is_an_edit_of_model_profile_or_readme(void **state)
+{
+    static const struct {
+        enum service_doc_edit_kind kind;
+        const char *body;
+        bool updates;
+    } rows[] = { { SERVICE_DOC_START, "", false },       { SERVICE_DOC_STOP, "", false },   { SERVICE_DOC_CANARY, "", false },
+                 { SERVICE_DOC_PROFILE, "{}", true },    { SERVICE_DOC_MODEL, "{}", true }, { SERVICE_DOC_README, "{\"readme\":\"x\"}", true },
+                 { SERVICE_DOC_SCALE, "", true } };
+    struct shoal_buf doc = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        make(&doc);
+        edit(&doc, (struct service_doc_edit){ .kind = rows[i].kind, .body = shoal_view_text(rows[i].body), .now_s = 777, .replicas = 1 });
+        assert_int_equal(holds(&doc, "\"updated_at\":777"), rows[i].updates);
+        shoal_buf_deinit(&doc);
+    }
+}
+
 /* A profile's words of GPUs: device, MiB, a pack or none; NULL: it is refused. */
 static void test_what_a_profile_needs_of_a_gpu(void **state)
 {
@@ -258,6 +297,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_canary_is_said_kept_and_ended),
         cmocka_unit_test(test_a_canary_that_makes_no_sense_is_none),
+        cmocka_unit_test(test_a_model_says_where_it_streams_while_it_is_started),
+        cmocka_unit_test(test_an_update_is_an_edit_of_model_profile_or_readme),
         cmocka_unit_test(test_what_a_profile_needs_of_a_gpu),
         cmocka_unit_test(test_the_next_canary_is_stopped_and_says_of_which_change_it_is),
         cmocka_unit_test(test_a_stop_is_seen_for_a_second_at_least),
