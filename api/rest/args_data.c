@@ -112,12 +112,53 @@ enum shoal_err args_apply_hardware(struct parse *p, const struct json_value *spe
     return err;
 }
 
-static enum shoal_err apply_source(struct parse *p, const struct json_value *item)
+/* Leaves in `path` the folder that has it and the other one. */
+static void keep_common(char *path, const char *other)
+{
+    size_t at = 0, end = 0;
+
+    while (path[at] != '\0' && path[at] == other[at]) {
+        if (path[at] == '/')
+            end = at;
+        at++;
+    }
+    if ((path[at] == '\0' || path[at] == '/') && (other[at] == '\0' || other[at] == '/'))
+        end = at;
+    path[end] = '\0';
+}
+
+/* Of several paths, between commas, the folder that has them all is the job's DATA_DIR. */
+static enum shoal_err paths_folder(struct parse *p, const char *paths, char **folder)
+{
+    *folder = NULL;
+    for (const char *at = paths; at != NULL; at = strchr(at, ',') == NULL ? NULL : strchr(at, ',') + 1) {
+        const char *from = at + strspn(at, " \t");
+        size_t len = strcspn(from, ",");
+        char *path;
+
+        while (len > 0 && (from[len - 1] == ' ' || from[len - 1] == '\t'))
+            len--;
+        path = arena_copy(p->arena, shoal_view_of(from, len));
+        if (path == NULL || (path = args_clean_path(p->arena, path)) == NULL)
+            return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
+        if (args_has_dotdot(path))
+            return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: \"..\" in location.paths");
+        if (*folder == NULL)
+            *folder = path;
+        else if (len > 0)
+            keep_common(*folder, path);
+    }
+    SHOAL_ASSERT(*folder != NULL); /* a text has a first path, maybe an empty one */
+    return SHOAL_OK;
+}
+
+static enum shoal_err apply_source(struct parse *p, const struct json_value *item, bool first)
 {
     const char *type = json_input_text(item, "type");
     const struct json_value *location = json_input_get(item, "location");
     const char *paths = json_input_text(location, "paths");
-    char *first;
+    enum shoal_err err;
+    char *folder;
 
     if (type != NULL && strcmp(type, "connection") == 0)
         return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
@@ -131,26 +172,24 @@ static enum shoal_err apply_source(struct parse *p, const struct json_value *ite
                           "not supported yet: dataSource with a volume; use location.paths");
     if (paths == NULL)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location.paths must be a text");
-    if (args_has_dotdot(paths))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: \"..\" in location.paths");
-    if (strchr(paths, ',') != NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: dataSource with more than one path");
-    first = args_clean_path(p->arena, paths);
-    if (first == NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
-    p->out->options.data_path = first;
-    return SHOAL_OK;
+    err = paths_folder(p, paths, &folder);
+    if (err == SHOAL_OK && first)
+        p->out->options.data_path = folder;
+    return err;
 }
 
+/* The first one decides where DATA_DIR is; all lie in the same folder of each host. */
 enum shoal_err args_apply_sources(struct parse *p, const struct json_value *sources)
 {
+    enum shoal_err err = SHOAL_OK;
+
     if (sources == NULL || json_input_is_null(sources))
         return SHOAL_OK;
     if (!json_input_is_array(sources))
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource must be a JSON array");
-    if (json_input_count(sources) > 1)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: more than one dataSource");
-    return json_input_count(sources) == 0 ? SHOAL_OK : apply_source(p, json_input_at(sources, 0));
+    for (size_t i = 0; i < json_input_count(sources) && err == SHOAL_OK; i++)
+        err = apply_source(p, json_input_at(sources, i), i == 0);
+    return err;
 }
 
 /* {"hardwareSpec":...,"dataSource":...}: `args` inside data may hold secrets and is left out. */

@@ -303,6 +303,16 @@ static const struct row rows[] = {
     { "a location that is a text", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":\"x\"}]}", "location must be",
       INV },
     { ".. in a source", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"../x\"}}]}", "\"..\"", INV },
+    { "two paths: the folder that has both", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"a/b/c, /a/b/d/\"}}]}",
+      "PyTorch main=m.py data=a/b", 0 },
+    { "a folder and what is in it", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"a/b,a,\"}}]}", "PyTorch main=m.py data=a", 0 },
+    { "names that begin alike", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"ab,abc\"}}]}", "PyTorch main=m.py", 0 },
+    { ".. behind a comma", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"x, ../y\"}}]}", "\"..\"", INV },
+    { "two sources: the first one counts", P,
+      "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"x\"}},{\"type\":\"fs\",\"location\":{\"paths\":\"y\"}}]}",
+      "PyTorch main=m.py data=x", 0 },
+    { "two sources, one of them bad", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"x\"}},{\"type\":\"ftp\"}]}", "type must be",
+      INV },
     { "a source that is no list", P, "{\"dataSource\":{}}", "must be a JSON array", INV },
 };
 
