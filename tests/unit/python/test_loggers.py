@@ -167,7 +167,7 @@ def test_the_default_worker_logger_prints_lines_monitors_know(capsys):
     reports = _loggers.WorkerReports(None, ["loss", "accuracy"], ["loss", "accuracy"], Schedule(40, 8, 4, 2, 2, 1, 1))
     reports.add(record(8, 1, 1, [(4, 0, 0, 9, (1.0, 0.0)), (4, 0, 0, 8, (3.0, 0.5))]), 8)
     lines = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"Timestamp \d{13}, Iteration 14", lines[0])
+    assert re.fullmatch(r"Timestamp \d{13}, Iteration 1", lines[0])  # this engine's own count; the tags have that of all
     assert lines[1:] == ["batches :14 3.000000", "Iteration 14: tag train_accuracy, simple_value 0.500000",
                          "Iteration 14: tag train_loss, simple_value 3.000000"]
 
