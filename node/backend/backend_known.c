@@ -66,7 +66,7 @@ bool backend_facts_here(struct agent *agent, struct shoal_job_id id, struct shoa
     else
         known = shoal_index_get(agent->index, id, &value) && list_value_decode(shoal_buf_view(&value), &row);
     known = known && row.facts.len > 0 && shoal_job_facts_decode(row.facts, facts) == SHOAL_OK;
-    facts->args = facts->data_json = (struct shoal_view){ 0 }; /* rows have none, and their bytes go */
+    facts->args = facts->data_json = facts->document = (struct shoal_view){ 0 }; /* their bytes go */
     shoal_buf_deinit(&value);
     return known;
 }

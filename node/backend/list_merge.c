@@ -84,7 +84,7 @@ static void args_keep(struct shoal_job_facts *facts)
     if (len > 0)
         memcpy(room, facts->args.bytes, len);
     facts->args = shoal_view_of(room, len);
-    facts->data_json = (struct shoal_view){ 0 };
+    facts->data_json = facts->document = (struct shoal_view){ 0 };
 }
 
 /* K1. False: no memory. */

@@ -59,17 +59,19 @@ static bool facts_of_record(const struct shoal_sched *s, const struct sched_grou
     return true;
 }
 
-/* Arguments that a row has no room for only the job itself shows: they would be most of what there is to tell. */
+/* Arguments that a row has no room for only the job itself shows: they would be most of what there is to tell. So is a service's
+ * document, which no list shows. */
 static size_t row_encode(struct shoal_job_facts *facts, uint8_t *bytes)
 {
     size_t len;
 
     SHOAL_ASSERT(facts->state < SHOAL_JOB_STATE_COUNT);
-    facts->data_json = (struct shoal_view){ 0 };
+    facts->data_json = facts->document = (struct shoal_view){ 0 };
     if (facts->args.len > SHOAL_SCHED_ROW_ARGS_MAX)
         facts->args = (struct shoal_view){ 0 };
     if (shoal_job_facts_encode(facts, bytes, SHOAL_SCHED_ROW_BYTES_MAX, &len) != SHOAL_OK) {
         facts->args = (struct shoal_view){ 0 };
+        facts->work[0] = '\0';
         if (shoal_job_facts_encode(facts, bytes, SHOAL_SCHED_ROW_BYTES_MAX, &len) != SHOAL_OK)
             return 0;
     }

@@ -2,6 +2,7 @@
  * row of the job, the newest wins, and one that may be outdated says so. What a client was told is never contradicted. */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
+#include "sched/node/sched_index.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"
@@ -216,6 +217,48 @@ static void test_an_archived_job_is_listed_by_its_holders(void **state)
         archive_one(seed);
 }
 
+/* A service's document may be far larger than a row, and lists do not show it. */
+static void test_whatever_is_known_of_a_job_it_has_a_row(void **state)
+{
+    static uint8_t kept[8192], bytes[SHOAL_SCHED_ROW_BYTES_MAX];
+    static char document[4096];
+    static struct shoal_job_facts facts, back;
+    struct shoal_sched_version version;
+    struct shoal_view row;
+    size_t len;
+
+    (void)state;
+    memset(&facts, 0xff, sizeof(facts));
+    facts.state = SHOAL_JOB_RUNNING;
+    facts.device = SHOAL_JOB_DEVICE_GPU;
+    facts.elastic = facts.stop = facts.deleted = facts.has_metrics = true;
+    memset(document, 'd', sizeof(document));
+    for (size_t large = 0; large < 2; large++) {
+        const struct {
+            char *text;
+            size_t bytes;
+        } texts[] = { { facts.framework, sizeof(facts.framework) }, { facts.creator, sizeof(facts.creator) },
+                      { facts.app_name, sizeof(facts.app_name) },   { facts.reason, sizeof(facts.reason) },
+                      { facts.pending, sizeof(facts.pending) },     { facts.transport, sizeof(facts.transport) },
+                      { facts.service, sizeof(facts.service) },     { facts.work, sizeof(facts.work) } };
+
+        for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+            memset(texts[i].text, 't', texts[i].bytes);
+            texts[i].text[large == 1 ? texts[i].bytes - 1 : 3] = '\0';
+        }
+        facts.args = shoal_view_text("--exec-start");
+        facts.data_json = (struct shoal_view){ 0 };
+        facts.document = shoal_view_of(document, sizeof(document));
+        assert_int_equal(shoal_job_facts_encode(&facts, kept, sizeof(kept), &len), SHOAL_OK);
+        row = sched_index_archived(shoal_view_of(kept, len), true, bytes, &version);
+        assert_int_equal(shoal_job_facts_decode(row, &back), SHOAL_OK);
+        assert_int_equal(back.document.len, 0);
+        assert_int_equal(back.args.len, large == 1 ? 0 : 12);
+        assert_string_equal(back.work, large == 1 ? "" : "ttt");
+        assert_string_equal(back.creator, facts.creator);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_a_deletion_is_known_when_it_is_answered_and_after_a_start),
         cmocka_unit_test(test_one_that_was_away_is_outvoted),
         cmocka_unit_test(test_an_archived_job_is_listed_by_its_holders),
+        cmocka_unit_test(test_whatever_is_known_of_a_job_it_has_a_row),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
