@@ -14,7 +14,9 @@
  * N4. A guardian that was away at the end may lack what the others have: the longest copy of a file is archived, of all
  *     guardians that can be reached.
  * N5. Files of RESULT_DIR are archived as this host has them, up to SHOAL_ARCHIVE_FILES_BYTES_MAX, but for logs of an
- *     array's tasks. What is beyond stays on the hosts where it is, until the job is deleted, and the log says so. */
+ *     array's tasks. What is beyond stays on the hosts where it is, until the job is deleted, and the log says so.
+ * N6. A job is made into blobs once at a time, however often it is asked for meanwhile, and MAKINGS_MAX jobs at a time: more
+ *     would take each other's room in the blob store, and fail. The others wait in their order. */
 #include "agent_archive.h"
 
 #include <dirent.h>
@@ -33,6 +35,8 @@
 
 #include "shoal/banned.h"
 
+#define MAKINGS_MAX 8
+
 /* ---- making ---- */
 
 /* Paths of the result's manifests, in their order: those files are in the archive already. */
@@ -42,6 +46,8 @@ struct known_paths {
 };
 
 struct making {
+    struct making *after; /* the next in the agent's list, the oldest first */
+    bool runs;            /* else it waits (N6) */
     struct agent *agent;
     struct shoal_job_id job;
     struct shoal_hash manifests[2]; /* result, final files of the newest call */
@@ -66,9 +72,67 @@ struct making {
     struct agent_results results;
 };
 
+static void making_free(struct making *m)
+{
+    if (m->fd >= 0)
+        (void)close(m->fd);
+    free(m->lines.list);
+    free(m->theirs.list);
+    free(m->known.list);
+    free(m->results.list);
+    free(m);
+}
+
+static void making_leaves(struct making *m)
+{
+    struct making **at = &m->agent->makings;
+
+    while (*at != m)
+        at = &(*at)->after;
+    *at = m->after;
+}
+
+static void next_manifest(struct making *m);
+
+/* N6. One that ends at once calls this again, and changes the list: the outermost call goes on, from the list's beginning. */
+static void start_makings(struct agent *agent)
+{
+    struct making *m;
+
+    if (agent->makings_start)
+        return;
+    agent->makings_start = true;
+    do {
+        unsigned running = 0;
+
+        for (m = agent->makings; m != NULL && m->runs; m = m->after)
+            running++;
+        if (m == NULL || running == MAKINGS_MAX)
+            break;
+        m->runs = true;
+        next_manifest(m);
+    } while (true);
+    agent->makings_start = false;
+}
+
+/* This agent stops: nobody asks for them. */
+static void drop_waiting(struct agent *agent)
+{
+    struct making *m, *after;
+
+    for (m = agent->makings; m != NULL; m = after) {
+        after = m->after;
+        if (m->runs)
+            continue;
+        making_leaves(m);
+        making_free(m);
+    }
+}
+
 static void made(struct making *m, enum shoal_err err, const char *text, struct shoal_hash list)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
+    struct agent *agent = m->agent;
 
     event.u.archive.job = m->job;
     event.u.archive.ok = err == SHOAL_OK;
@@ -82,15 +146,14 @@ static void made(struct making *m, enum shoal_err err, const char *text, struct 
             ledger_progress_micro(&m->progress, &event.u.archive.loss_micro, &event.u.archive.metric_micro);
     }
     if (err != SHOAL_OK)
-        agent_log(m->agent, "an ended job waits for the archive: %s", text);
-    agent_event(m->agent, &event);
-    if (m->fd >= 0)
-        (void)close(m->fd);
-    free(m->lines.list);
-    free(m->theirs.list);
-    free(m->known.list);
-    free(m->results.list);
-    free(m);
+        agent_log(agent, "an ended job waits for the archive: %s", text);
+    making_leaves(m);
+    making_free(m);
+    agent_event(agent, &event);
+    if (agent->stopping)
+        drop_waiting(agent);
+    else
+        start_makings(agent);
 }
 
 static void on_list_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
@@ -666,8 +729,6 @@ static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view 
 
 /* ---- the result's blobs, then all of it ---- */
 
-static void next_manifest(struct making *m);
-
 static void on_manifest(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes)
 {
     struct making *m = arg;
@@ -748,8 +809,13 @@ static void next_manifest(struct making *m)
 void agent_archive_make(struct agent *agent, const struct shoal_sched_action *action)
 {
     const struct shoal_job *replica = shoal_sched_job(agent->sched, action->u.archive.job);
-    struct making *m = calloc(1, sizeof(*m));
+    struct making **end = &agent->makings;
+    struct making *m;
 
+    for (; *end != NULL; end = &(*end)->after)
+        if (shoal_job_id_equal((*end)->job, action->u.archive.job))
+            return; /* N6: the answer is on its way */
+    m = calloc(1, sizeof(*m));
     SHOAL_ASSERT(m != NULL);
     m->records = replica == NULL || replica->calls != NULL;
     m->agent = agent;
@@ -759,7 +825,8 @@ void agent_archive_make(struct agent *agent, const struct shoal_sched_action *ac
     m->fd = -1;
     memcpy(m->user, action->u.archive.user, sizeof(m->user));
     agent_archive_folder(agent, action->u.archive.user, m->job, m->root, sizeof(m->root));
-    next_manifest(m);
+    *end = m;
+    start_makings(agent);
 }
 
 void agent_archive_create(struct agent *agent)
