@@ -750,6 +750,16 @@ bool http2_is_waiting(const struct http2 *h2)
     return true;
 }
 
+static bool body_is_slow(const struct http2_stream *stream, uint64_t now_ms)
+{
+    struct http_request *request = stream->request;
+
+    if (request->route == NULL) /* its head is still to come, in CONTINUATION frames */
+        return false;
+    return http_body_is_slow(request, now_ms) ||
+           (request->paused == 0 && now_ms - stream->progress_ms > (request->route->both_ways ? TALK_MS : BODY_MS));
+}
+
 void http2_tick(struct http2 *h2, uint64_t now_ms)
 {
     struct http2_stream *next;
@@ -766,8 +776,7 @@ void http2_tick(struct http2 *h2, uint64_t now_ms)
             (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
         } else if (stream->lingers_ms > 0 && (quiet > LINGER_QUIET_MS || now_ms - stream->lingers_ms > LINGER_MS)) {
             (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
-        } else if (request != NULL && request->paused == 0 && !stream->body_ended && !request->responded &&
-                   quiet > (request->route->both_ways ? TALK_MS : BODY_MS)) {
+        } else if (request != NULL && !stream->body_ended && !request->responded && body_is_slow(stream, now_ms)) {
             h2->http->stats.closed_slow++;
             (void)shoal_fail(&msg, SHOAL_ERR_TIMEOUT, "the request body came too slowly");
             http_request_bad(request, 408, &msg);

@@ -35,7 +35,6 @@
 #define HEAD_MS 20000u     /* from the first byte, or the accept, to the whole head */
 #define IDLE_MS 75000u     /* between requests */
 #define BODY_MS 30000u     /* without a byte of the body */
-#define BODY_RATE_MIN 512u /* bytes a second, on average, after the first minute */
 #define WRITE_MS 60000u    /* without a byte taken by the client */
 #define LINGER_MS 60000u
 _Static_assert(SHOAL_HTTP_HEAD_BYTES_MAX < IN_CAP, "a head fits the input buffer");
@@ -818,7 +817,7 @@ void http_conn_response_ended(struct http_conn *conn, struct http_request *reque
 
 /* ---- life ---- */
 
-static bool is_too_slow(const struct http_conn *conn, uint64_t now_ms)
+static bool is_too_slow(struct http_conn *conn, uint64_t now_ms)
 {
     uint64_t quiet = now_ms - conn->progress_ms;
     uint64_t phase = now_ms - conn->phase_ms;
@@ -831,9 +830,7 @@ static bool is_too_slow(const struct http_conn *conn, uint64_t now_ms)
             return quiet > IDLE_MS && http2_is_idle(conn->h2);
         return phase > (conn->served && conn->in_len == 0 ? IDLE_MS : HEAD_MS);
     case CONN_BODY:
-        if (conn->request->paused > 0)
-            return false;
-        return quiet > BODY_MS || (phase > 60000 && conn->request->body_bytes < phase / 1000 * BODY_RATE_MIN);
+        return http_body_is_slow(conn->request, now_ms) || (conn->request->paused == 0 && quiet > BODY_MS);
     case CONN_WAIT: return false;
     case CONN_LINGER: return quiet > 2000 || phase > LINGER_MS;
     }

@@ -29,6 +29,7 @@ struct http_request *http_request_create(struct http_conn *conn, struct shoal_ht
     request->http = http;
     request->conn = conn;
     request->refs = 1;
+    http_pace_begin(&request->pace, http_now_ms(http));
     http->requests_open++;
     return request;
 }
@@ -450,6 +451,7 @@ void http_request_begin(struct http_request *request)
 void http_request_data(struct http_request *request, struct shoal_view content)
 {
     request->body_bytes += content.len;
+    http_pace_add(&request->pace, content.len);
     if (request->responded && !request->route->both_ways)
         return;
     if (request->body_bytes > body_limit(request) && !request->route->both_ways) {
@@ -464,6 +466,14 @@ void http_request_data(struct http_request *request, struct shoal_view content)
         return;
     case HTTP_BODY_STREAM: request->route->data(request, content); return;
     }
+}
+
+bool http_body_is_slow(struct http_request *request, uint64_t now_ms)
+{
+    if (request->paused == 0)
+        return http_pace_is_low(&request->pace, now_ms) && !request->route->both_ways;
+    http_pace_pause(&request->pace, now_ms);
+    return false;
 }
 
 void http_request_complete(struct http_request *request)

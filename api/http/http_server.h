@@ -25,6 +25,7 @@
 #include "http_clients.h"
 #include "http1_parser.h"
 #include "http2.h"
+#include "http_pace.h"
 #include "json_writer.h"
 #include "tls_openssl.h"
 #include "shoal/token.h"
@@ -73,6 +74,7 @@ struct http_request {
     bool has_token;
     struct shoal_buf body;
     uint64_t body_bytes;
+    struct http_pace pace; /* of the body */
     size_t held;         /* C7 of http_conn_uv.c: of its own, as long as it has a connection */
     uint64_t turn_bytes; /* H5: what counts of it in its turn */
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
@@ -231,6 +233,8 @@ struct http_request *http_request_create(struct http_conn *conn, struct shoal_ht
 void http_request_begin(struct http_request *request); /* its head is parsed */
 void http_request_data(struct http_request *request, struct shoal_view content);
 void http_request_complete(struct http_request *request);
+/* Its body is still to come: whether that comes too slowly of late. To be asked once a second. */
+bool http_body_is_slow(struct http_request *request, uint64_t now_ms);
 void http_request_bad(struct http_request *request, int status, const struct shoal_msg *msg);
 
 /* http_server_uv.c */
