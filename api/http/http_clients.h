@@ -8,12 +8,16 @@
 
 #define HTTP_CLIENT_CHAINS 256u /* of at most SHOAL_HTTP_CONNECTIONS_MAX rows, and one for each request of a client that has gone */
 
+enum http_room_name { HTTP_ROOM_UPLOADS, HTTP_ROOM_MODELS };
+#define HTTP_ROOMS 2u
+
 struct http_client {
     struct http_client *next; /* of its chain */
     uint8_t key[16];          /* an address, an IPv4 one in IPv6 form; or what stands for a user's name */
     unsigned connections;
     unsigned requests; /* in hand, those whose connection is gone included */
     size_t held;       /* bytes of its connections: answers that it has not taken, bodies that wait */
+    uint64_t holds[HTTP_ROOMS]; /* what its requests hold (http_room.h) */
 };
 
 struct http_clients {

@@ -47,6 +47,7 @@ void http_request_release(struct http_request *request)
         shoal_histogram_add(&http->times, (http_now_ms(http) - request->began_ms) * 1000000);
     if (request->state_free != NULL)
         request->state_free(request->state);
+    http_room_leave_all(request);
     shoal_buf_deinit(&request->body);
     shoal_buf_deinit(&request->extra);
     shoal_buf_deinit(&request->trailers);
@@ -464,7 +465,11 @@ void http_request_data(struct http_request *request, struct shoal_view content)
         if (shoal_buf_append(&request->body, content.bytes, content.len) != SHOAL_OK)
             http_respond_error(request, 503, "out of memory; try again later");
         return;
-    case HTTP_BODY_STREAM: request->route->data(request, content); return;
+    case HTTP_BODY_STREAM:
+        http_request_hold(request); /* R5 of http_room.h */
+        request->route->data(request, content);
+        http_request_release(request);
+        return;
     }
 }
 

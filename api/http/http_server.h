@@ -26,6 +26,7 @@
 #include "http1_parser.h"
 #include "http2.h"
 #include "http_pace.h"
+#include "http_room.h"
 #include "json_writer.h"
 #include "tls_openssl.h"
 #include "shoal/token.h"
@@ -75,6 +76,7 @@ struct http_request {
     struct shoal_buf body;
     uint64_t body_bytes;
     struct http_pace pace; /* of the body */
+    struct http_stay stay;
     size_t held;         /* C7 of http_conn_uv.c: of its own, as long as it has a connection */
     uint64_t turn_bytes; /* H5: what counts of it in its turn */
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
@@ -191,8 +193,8 @@ struct shoal_http {
     uint16_t port;
     unsigned handles_open; /* listener, timer, connections */
     unsigned requests_open;
-    uint64_t infer_bytes; /* bodies held for models */
-    uint64_t held;        /* for clients: answers that they have not taken, and bodies of HTTP/2 */
+    struct http_room rooms[HTTP_ROOMS];
+    uint64_t held; /* for clients: answers that they have not taken, and bodies of HTTP/2 */
     bool stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;

@@ -363,6 +363,7 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
         made->options.connections_max = SHOAL_HTTP_CONNECTIONS_MAX;
     if (made->options.token_life_s == 0)
         made->options.token_life_s = 12 * 3600;
+    http_rooms_init(made);
     shoal_random(made->basic_key, sizeof(made->basic_key));
     shoal_random(made->tokens.secret, sizeof(made->tokens.secret));
     if (!options->plain) {
@@ -416,4 +417,8 @@ void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *
 }
 
 uint16_t shoal_http_port(const struct shoal_http *http) { return http->port; }
-void shoal_http_stats(const struct shoal_http *http, struct shoal_http_stats *stats) { *stats = http->stats; }
+void shoal_http_stats(const struct shoal_http *http, struct shoal_http_stats *stats)
+{
+    *stats = http->stats;
+    stats->uploads_open = (uint32_t)http->rooms[HTTP_ROOM_UPLOADS].taken;
+}

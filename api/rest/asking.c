@@ -35,7 +35,6 @@ static void asking_free(void *state)
 {
     struct asking *a = state;
 
-    a->request->http->infer_bytes -= a->body.len;
     shoal_buf_deinit(&a->body);
     shoal_buf_deinit(&a->out);
     free(a);
@@ -378,19 +377,35 @@ void asking_begin(struct http_request *request)
     request->state_free = asking_free;
 }
 
+static uint64_t frees(const struct http_request *request)
+{
+    const struct asking *a = request->state;
+
+    return request->body_done || request->responded ? 0 : a->body.len;
+}
+
+static void leave(struct http_request *request)
+{
+    struct asking *a = request->state;
+
+    shoal_buf_deinit(&a->body);
+    asking_refuse(request, asker_of(request), 503,
+                  "this node holds as many request bodies as it may, most of them yours, and this one came most slowly: it gave "
+                  "way to another user's; send it again in a second");
+}
+
 void asking_data(struct http_request *request, struct shoal_view content)
 {
+    static const struct http_guest guest = { .frees = frees, .leave = leave };
     struct asking *a = request->state;
 
     if (a->body.len + content.len > SHOAL_INFER_BODY_BYTES_MAX)
         refuse_large(request);
-    else if (request->http->infer_bytes + content.len > SHOAL_INFER_HELD_BYTES_MAX)
+    else if (!http_room_take(request, HTTP_ROOM_MODELS, &guest, content.len))
         asking_refuse(request, asker_of(request), 503,
                       "this node holds as many request bodies as it may; send it again in a second");
     else if (shoal_buf_append(&a->body, content.bytes, content.len) != SHOAL_OK)
         http_respond_error(request, 503, "out of memory; try again later");
-    else
-        request->http->infer_bytes += content.len;
 }
 
 struct shoal_view asking_body(const struct http_request *request)

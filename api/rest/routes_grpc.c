@@ -20,7 +20,7 @@ struct call {
     struct shoal_buf message;
     bool whole;
     bool gone;   /* its client has given it up */
-    size_t held; /* of http->infer_bytes */
+    size_t held; /* of the room of bodies for models */
     /* These ask the model. */
     struct oip_request oip;
     struct shoal_infer infer;
@@ -33,7 +33,6 @@ static void call_free(void *state)
 {
     struct call *call = state;
 
-    call->request->http->infer_bytes -= call->held;
     shoal_buf_deinit(&call->frames.message);
     shoal_buf_deinit(&call->message);
     shoal_buf_deinit(&call->oip.body);
@@ -94,20 +93,37 @@ enum grpc_code routes_grpc_code(enum shoal_err err)
     return GRPC_INTERNAL;
 }
 
+static uint64_t frees(const struct http_request *request)
+{
+    const struct call *call = request->state;
+
+    return request->body_done || request->responded ? 0 : call->held;
+}
+
+static void leave(struct http_request *request)
+{
+    struct call *call = request->state;
+
+    call->held = 0;
+    shoal_buf_deinit(&call->frames.message);
+    shoal_buf_deinit(&call->message);
+    grpc_end(request, GRPC_RESOURCE_EXHAUSTED, ROUTES_GRPC_GAVE_WAY);
+}
+
 static void data(struct http_request *request, struct shoal_view content)
 {
+    static const struct http_guest guest = { .frees = frees, .leave = leave };
     struct call *call = request->state;
     struct shoal_msg msg;
     enum shoal_err err = SHOAL_OK;
     size_t used;
     bool whole;
 
-    if (request->http->infer_bytes + content.len > SHOAL_INFER_HELD_BYTES_MAX) {
+    if (!http_room_take(request, HTTP_ROOM_MODELS, &guest, content.len)) {
         grpc_end(request, GRPC_RESOURCE_EXHAUSTED,
                  "this node holds as many request bodies as it may; send it again in a second");
         return;
     }
-    request->http->infer_bytes += content.len;
     call->held += content.len;
     while (err == SHOAL_OK && content.len > 0) {
         if (call->whole) {

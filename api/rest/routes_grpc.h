@@ -8,6 +8,11 @@
 /* Messages of everything but tensors: names and numbers. */
 #define GRPC_SMALL_BYTES_MAX (64 * SHOAL_KIB)
 
+/* The end of a call whose body gives way (http_room.h). */
+#define ROUTES_GRPC_GAVE_WAY                                                                                                 \
+    "this node holds as many request bodies as it may, most of them yours, and this one came most slowly: it gave way to "   \
+    "another user's; send it again in a second"
+
 /* The end that an error of the backend is. */
 enum grpc_code routes_grpc_code(enum shoal_err err);
 /* "/v2/models/NAME/infer": what a kernel hears of where it was asked. False: the name is too long. */

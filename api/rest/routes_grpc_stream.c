@@ -46,7 +46,7 @@ struct stream {
     enum kind kind;
     struct grpc_frames frames;
     struct shoal_buf rest; /* of what came, beyond the tasks that may be in hand */
-    size_t held;           /* of http->infer_bytes */
+    size_t held;           /* of the room of bodies for models, beside what its tasks hold */
     struct task *tasks;    /* the newest first */
     unsigned in_hand;
     uint64_t next_number;
@@ -68,7 +68,6 @@ static void stream_free(void *state)
     struct stream *s = state;
 
     SHOAL_ASSERT(s->tasks == NULL); /* each holds the request */
-    s->request->http->infer_bytes -= s->held;
     shoal_buf_deinit(&s->frames.message);
     shoal_buf_deinit(&s->rest);
     shoal_buf_deinit(&s->out);
@@ -86,6 +85,26 @@ static void end_call(struct stream *s, enum grpc_code code, const char *text)
         t->gone = t->over = true;
     grpc_end(s->request, code, text);
 }
+
+/* What is not taken yet; not while it waits for tasks. */
+static uint64_t frees(const struct http_request *request)
+{
+    const struct stream *s = request->state;
+
+    return s->over || s->paused || s->advancing ? 0 : s->held;
+}
+
+static void leave(struct http_request *request)
+{
+    struct stream *s = request->state;
+
+    s->held = 0;
+    shoal_buf_deinit(&s->frames.message);
+    shoal_buf_deinit(&s->rest);
+    end_call(s, GRPC_RESOURCE_EXHAUSTED, ROUTES_GRPC_GAVE_WAY);
+}
+
+static const struct http_guest guest = { .frees = frees, .leave = leave };
 
 static void on_gone(struct http_request *request) /* G3 */
 {
@@ -222,7 +241,7 @@ static void task_free(struct task *t)
     while (*at != t)
         at = &(*at)->next;
     *at = t->next;
-    s->request->http->infer_bytes -= t->infer.body.len;
+    http_room_leave(s->request, t->infer.body.len);
     shoal_buf_deinit(&t->oip.body);
     shoal_buf_deinit(&t->data);
     free(t);
@@ -292,7 +311,7 @@ static void ask(struct task *t, struct shoal_infer infer)
     infer.path = t->path;
     infer.gone = &t->gone;
     t->infer = infer;
-    request->http->infer_bytes += infer.body.len;
+    http_room_add(request, HTTP_ROOM_MODELS, &guest, infer.body.len);
     http_request_hold(request);
     backend->infer(backend->ctx, &t->infer, on_inferred, t);
 }
@@ -431,7 +450,7 @@ static size_t take_rest(struct stream *s)
             struct shoal_buf message = s->frames.message;
 
             s->frames.message = (struct shoal_buf){ 0 };
-            s->request->http->infer_bytes -= s->held; /* the task counts its own */
+            http_room_leave(s->request, s->held); /* the task counts its own */
             s->held = 0;
             take(s, shoal_buf_view(&message));
             shoal_buf_deinit(&message);
@@ -474,12 +493,11 @@ void routes_grpc_stream_data(struct http_request *request, struct shoal_view con
 
     if (s->over)
         return;
-    if (request->http->infer_bytes + content.len > SHOAL_INFER_HELD_BYTES_MAX) {
+    if (!http_room_take(request, HTTP_ROOM_MODELS, &guest, content.len)) {
         end_call(s, GRPC_RESOURCE_EXHAUSTED,
                  "this node holds as many request bodies as it may; send it again in a second");
         return;
     }
-    request->http->infer_bytes += content.len;
     s->held += content.len;
     if (shoal_buf_append(&s->rest, content.bytes, content.len) != SHOAL_OK)
         end_call(s, GRPC_RESOURCE_EXHAUSTED, "out of memory; try again later");

@@ -28,6 +28,8 @@ static enum shoal_err server_metrics(const struct shoal_http *http, struct shoal
           http->stats.refused_malformed },
         { "shoal_http_refused_auth_total", "requests without a good token or password", http->stats.refused_auth },
         { "shoal_http_refused_busy_total", "requests that were told to come again", http->stats.refused_busy },
+        { "shoal_http_gave_way_total", "requests whose bodies were still to come, and gave way to another user's",
+          http->stats.gave_way },
         { "shoal_http_closed_slow_total", "connections closed because a request did not come to its end in time",
           http->stats.closed_slow },
         { "shoal_http_closed_idle_total", "connections closed because nothing was asked", http->stats.closed_idle },
@@ -37,7 +39,7 @@ static enum shoal_err server_metrics(const struct shoal_http *http, struct shoal
         { "shoal_http2_connections_accepted_total", "connections that speak HTTP/2", http->stats.h2_accepted },
         { "shoal_http2_calmed_total", "connections of HTTP/2 closed because they asked for too much work or memory",
           http->stats.h2_calmed },
-        { "shoal_http_uploads_open", "uploads under way", http->stats.uploads_open },
+        { "shoal_http_uploads_open", "uploads under way", http->rooms[HTTP_ROOM_UPLOADS].taken },
     };
     enum shoal_err err = SHOAL_OK;
 

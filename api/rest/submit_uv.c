@@ -24,6 +24,7 @@
 
 #include "shoal/banned.h"
 
+#define RETRY_S 5u
 #define SMALL_UPLOAD_MAX ((size_t)64 * SHOAL_KIB)
 
 static void on_closed(uv_fs_t *fs)
@@ -48,8 +49,6 @@ static void submit_free(void *state)
 {
     struct submit *s = state;
 
-    if (s->counted)
-        s->request->http->stats.uploads_open--;
     submit_job_free(s->job);
     submit_close_later(s->request->http->loop, s->upload.fd);
     submit_close_later(s->request->http->loop, s->bundle_fd);
@@ -316,19 +315,29 @@ static void refuse_large(struct http_request *request)
                            (int)(SHOAL_PACKAGE_BYTES_MAX / SHOAL_MIB));
 }
 
+/* Of one that writes, memory is in hand until that is done. */
+static uint64_t frees(const struct http_request *request)
+{
+    const struct submit *s = request->state;
+
+    return request->body_done || request->responded || s->pending > 0 || s->opening ? 0 : 1;
+}
+
+static void leave(struct http_request *request)
+{
+    http_header_add(request, "Retry-After", "%u", RETRY_S);
+    http_respond_error(request, 503, "all places for uploads are taken, you have the most of them, and this one came most slowly: "
+                                     "it gave way to another user's; send it again, or use another node");
+}
+
 void submit_begin(struct http_request *request)
 {
+    static const struct http_guest guest = { .frees = frees, .leave = leave };
     struct submit *s;
     struct shoal_msg msg;
 
     if (request->head.content_length > body_max(request)) {
         refuse_large(request);
-        return;
-    }
-    if (request->http->stats.uploads_open >= SHOAL_UPLOADS_MAX) {
-        request->http->stats.refused_busy++;
-        http_respond_error(request, 503, "this node has %d uploads in hand; try again in some seconds, or another node",
-                           SHOAL_UPLOADS_MAX);
         return;
     }
     s = calloc(1, sizeof(*s));
@@ -339,12 +348,15 @@ void submit_begin(struct http_request *request)
     s->request = request;
     s->upload.fd = -1;
     s->bundle_fd = -1;
-    s->counted = true;
-    request->http->stats.uploads_open++;
     request->state = s;
     request->state_free = submit_free;
-    if (read_type(s, &msg) != SHOAL_OK)
+    if (!http_room_take(request, HTTP_ROOM_UPLOADS, &guest, 1)) {
+        http_header_add(request, "Retry-After", "%u", RETRY_S);
+        http_respond_error(request, 503, "this node has %u uploads in hand; try again in some seconds, or another node",
+                           (unsigned)request->http->rooms[HTTP_ROOM_UPLOADS].taken);
+    } else if (read_type(s, &msg) != SHOAL_OK) {
         http_respond_error(request, 415, "%s", msg.text);
+    }
 }
 
 void submit_data(struct http_request *request, struct shoal_view content)

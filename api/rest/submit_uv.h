@@ -33,7 +33,6 @@ struct submit {
     bool is_form;
     bool is_raw;  /* the body is the archive itself */
     bool in_data; /* the part being read is the field `data` */
-    bool counted; /* in stats.uploads_open */
     bool ticket_only;
     struct shoal_buf data;
     struct shoal_buf data_next; /* of a second `data` part */

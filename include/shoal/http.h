@@ -50,7 +50,8 @@ struct shoal_http_stats {
     uint64_t requests;
     uint64_t refused_malformed; /* broken by the strictness rules */
     uint64_t refused_auth;
-    uint64_t refused_busy; /* an upload above the number allowed at once */
+    uint64_t refused_busy; /* requests above what is allowed at once */
+    uint64_t gave_way;     /* their bodies were still to come, and another user needed the room */
     uint64_t closed_slow;
     uint64_t closed_idle; /* gave way to a newer connection */
     uint64_t tls_failed;

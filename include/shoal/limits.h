@@ -208,8 +208,11 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 #define SHOAL_OPEN_BODY_BYTES_MAX (4u * SHOAL_KIB)
 /* All that one HTTP request may remember besides its upload: a JSON body, its parsed form and the answer's pieces. */
 #define SHOAL_REQUEST_ARENA_MAX (8u * SHOAL_MIB)
-/* Uploads in hand at once: each may hold a spool file and 4 MiB of writes under way; more are answered 503. */
-#define SHOAL_UPLOADS_MAX 64
+/* Uploads in hand at once: each may hold a spool file and 4 MiB of writes under way. The last of them are for users who have no
+ * more than so many, and then one that comes slowly, of the user who has most, gives way to a user who has fewer; more are
+ * answered 503. */
+#define SHOAL_UPLOADS_MAX 80
+#define SHOAL_UPLOADS_LAST 16
 /* Password checks that wait or run, in all and from one address: two run at a time, each with the memory that Argon2id is
  * meant to take, a tenth of a second each. So 16 are answered within a second or so; more are told to come again then. */
 #define SHOAL_LOGONS_MAX 16
@@ -300,8 +303,10 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* A package as it is sent: twice what WMLA's users were told to expect. What is larger, a kernel fetches when it starts. */
 #define SHOAL_PACKAGE_BYTES_MAX (2ull * 1024 * SHOAL_MIB)
 #define SHOAL_INFER_BODY_BYTES_MAX (64 * SHOAL_MIB)
-/* Bodies of requests for models that one agent's server holds at one time. */
+/* Bodies of requests for models that one agent's server holds at one time. The last of it is for users who hold no more than so
+ * much: two of the largest bodies. What is not whole gives way, as uploads do. */
 #define SHOAL_INFER_HELD_BYTES_MAX (512 * SHOAL_MIB)
+#define SHOAL_INFER_HELD_BYTES_LAST (128 * SHOAL_MIB)
 #define SHOAL_SERVICE_QUEUE_MAX 1024u
 #define SHOAL_SERVICE_QUEUE_BYTES_MAX (256 * SHOAL_MIB)
 /* In a kernel at one time, whatever its batch. */

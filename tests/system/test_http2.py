@@ -378,6 +378,42 @@ def test_a_user_has_a_share_of_the_requests_in_hand(server):
     until_status(server, "127.0.0.7", 200)
 
 
+EVE, ADMIN = (("authorization", "Basic " + base64.b64encode(user + b":secret").decode()) for user in (b"eve", b"admin"))
+SUBMIT = BASE + "/execs/?args=--exec-start%20PyTorch%20--model-main%20main.py"
+MULTIPART = ("content-type", "multipart/form-data; boundary=XX")
+PART = b'--XX\r\nContent-Disposition: form-data; name="file"; filename="main.py"\r\n\r\nprint(1)'
+
+
+def test_a_user_does_not_take_all_places_of_uploads(server):
+    """Sixteen of the eighty are for users who have few; beyond that the slowest of who has most gives way, of that user's connection too."""
+    with server.client(source=("127.0.0.5", 0)) as eve, server.client(source=("127.0.0.6", 0)) as ada, server.client(source=("127.0.0.7", 0)) as admin:
+        for number in range(65):
+            stream = 2 * number + 1
+            eve.send(HEADERS, END_HEADERS, stream, eve.head(SUBMIT, "POST", [EVE, MULTIPART]))
+            eve.send(DATA, 0, stream, PART + (b"#" * 1000 if number != 40 else b""))
+        headers, body, _ = eve.answer(129)
+        assert headers[":status"] == "503" and b"64 uploads in hand" in body
+        for stream in range(1, 33, 2):
+            ada.send(HEADERS, END_HEADERS, stream, ada.head(SUBMIT, "POST", [BASIC, MULTIPART]))
+            ada.send(DATA, 0, stream, PART)
+        ada.ask(33)
+        assert ada.status(33) == 200  # what came before was taken
+        admin.ask(1, SUBMIT, "POST", [ADMIN, MULTIPART], body=PART + b"\r\n--XX--\r\n")
+        assert admin.status(1) == 200
+        headers, body, _ = eve.answer(81)
+        assert headers[":status"] == "503" and b"gave way to another user's" in body
+        for client, stream in ((eve, 1), (ada, 1)):
+            client.send(DATA, END_STREAM, stream, b"\r\n--XX--\r\n")
+            assert client.status(stream) == 200
+    until_metric(server, "shoal_http_uploads_open", 0)
+
+
+def until_metric(server, name, wanted):
+    end = time.monotonic() + 10
+    while metric(server, name) != wanted:
+        assert time.monotonic() < end, name
+
+
 def test_bodies_of_strangers_at_once_are_few(client):
     for stream in (1, 3, 5):
         client.send(HEADERS, END_HEADERS, stream, client.head("/auth/v1/logon", "POST", [("content-length", "3")]))

@@ -615,6 +615,30 @@ def test_clients_that_break_off(server):
     server.idle[1].sendall(request("POST", BASE + "/execs" + ARGS, "Content-Type: %s\r\nContent-Length: 9999\r\n" % TYPE, b"--XX"))
 
 
+def test_a_user_does_not_take_all_room_for_bodies_of_models(tmp_path):
+    """Bodies that are whole but for some bytes: a quarter of the room is left to who holds less than that."""
+    server = Server(tmp_path, False)
+    ask = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nAuthorization: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    eve = b"Basic " + base64.b64encode(b"eve:secret")
+    answers = []
+    try:
+        for _ in range(9):
+            sock = server.connect()
+            try:
+                sock.sendall(ask % (eve, 64 << 20) + bytes(63 << 20))
+            except OSError:
+                pass
+            answers.append(sock)
+        refused = [sock.recv(100) for sock in answers[6:]]
+        assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in refused), refused
+        body = os.urandom(1 << 20)
+        assert server.send(ask % (BASIC.encode(), len(body)) + body).endswith(body)
+    finally:
+        for sock in answers:
+            sock.close()
+        assert server.stop() == 0
+
+
 def test_many_at_once(server):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         jobs = list(pool.map(lambda i: submit(server, random.Random(i).randbytes([10, 90000, 400000][i % 3])), range(60)))
