@@ -47,8 +47,9 @@ void http2_turn_begin(struct http2 *h2);
 
 bool http2_is_idle(const struct http2 *h2);    /* no stream is open */
 bool http2_is_waiting(const struct http2 *h2); /* for its client alone, who has not shown who it is */
-/* Ends streams whose client does not go on. */
-void http2_tick(struct http2 *h2, uint64_t now_ms);
+/* Ends streams whose client does not go on. `full`: nothing more is sent before the client takes what is on its way, so streams wait
+ * for each other and not for their client. */
+void http2_tick(struct http2 *h2, uint64_t now_ms, bool full);
 
 /* ---- for requests (request->stream) ---- */
 

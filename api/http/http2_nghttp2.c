@@ -14,7 +14,6 @@
 
 #define BODY_MS 30000u  /* without a byte of the body */
 #define TALK_MS 600000u /* the same, of a call whose client speaks when it likes */
-#define WRITE_MS 60000u /* without a byte that the client takes */
 /* S5: without a byte, and in all. */
 #define LINGER_QUIET_MS 2000u
 #define LINGER_MS 60000u
@@ -760,7 +759,7 @@ static bool body_is_slow(const struct http2_stream *stream, uint64_t now_ms)
            (request->paused == 0 && now_ms - stream->progress_ms > (request->route->both_ways ? TALK_MS : BODY_MS));
 }
 
-void http2_tick(struct http2 *h2, uint64_t now_ms)
+void http2_tick(struct http2 *h2, uint64_t now_ms, bool full)
 {
     struct http2_stream *next;
     struct shoal_msg msg;
@@ -768,10 +767,13 @@ void http2_tick(struct http2 *h2, uint64_t now_ms)
     h2->busy++;
     for (struct http2_stream *stream = h2->streams; stream != NULL && !h2->detached; stream = next) {
         struct http_request *request = stream->request;
-        uint64_t quiet = now_ms - stream->progress_ms;
+        uint64_t quiet;
 
+        if (full && stream->out.len > 0)
+            stream->progress_ms = now_ms;
+        quiet = now_ms - stream->progress_ms;
         next = stream->next;
-        if (stream->out.len > 0 && quiet > WRITE_MS) {
+        if (stream->out.len > 0 && quiet > h2->http->options.write_ms) {
             h2->http->stats.closed_slow++;
             (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
         } else if (stream->lingers_ms > 0 && (quiet > LINGER_QUIET_MS || now_ms - stream->lingers_ms > LINGER_MS)) {

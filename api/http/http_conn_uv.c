@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <uv.h>
 
 #include "http2_guard.h"
@@ -35,7 +37,6 @@
 #define HEAD_MS 20000u     /* from the first byte, or the accept, to the whole head */
 #define IDLE_MS 75000u     /* between requests */
 #define BODY_MS 30000u     /* without a byte of the body */
-#define WRITE_MS 60000u    /* without a byte taken by the client */
 #define LINGER_MS 60000u
 _Static_assert(SHOAL_HTTP_HEAD_BYTES_MAX < IN_CAP, "a head fits the input buffer");
 
@@ -58,6 +59,8 @@ struct http_conn {
     size_t head_seen; /* of `in`, searched for the head's end */
     size_t write_pending;
     size_t held; /* C7: `write_pending`, and what its streams of HTTP/2 hold */
+    uint64_t given; /* bytes to send, since it began */
+    uint64_t taken; /* of them, by the client's side */
     uint64_t phase_ms;    /* when the phase began */
     uint64_t progress_ms; /* when bytes last came, or were last taken */
     uint64_t lingered;
@@ -256,6 +259,7 @@ static enum shoal_err conn_send(struct http_conn *conn, struct shoal_buf *bytes,
     if (conn->write_pending == 0)
         conn->progress_ms = uv_now(conn->http->loop);
     conn->write_pending += bytes->len;
+    conn->given += bytes->len;
     if (request != NULL)
         http_request_hold(request);
     *bytes = (struct shoal_buf){ 0 };
@@ -823,7 +827,7 @@ static bool is_too_slow(struct http_conn *conn, uint64_t now_ms)
     uint64_t phase = now_ms - conn->phase_ms;
 
     if (conn->write_pending > 0)
-        return quiet > WRITE_MS;
+        return quiet > conn->http->options.write_ms;
     switch (conn->phase) {
     case CONN_HEAD:
         if (conn->h2 != NULL)
@@ -837,12 +841,30 @@ static bool is_too_slow(struct http_conn *conn, uint64_t now_ms)
     return false;
 }
 
+/* Any byte counts that the client's side has acknowledged: a write may be large, and what the kernel holds is much, too. */
+static void see_taken(struct http_conn *conn, uint64_t now_ms)
+{
+    uint64_t held = uv_stream_get_write_queue_size((uv_stream_t *)&conn->tcp);
+    uv_os_fd_t fd;
+    int unacked = 0;
+
+    if (conn->write_pending == 0 || uv_fileno((uv_handle_t *)&conn->tcp, &fd) != 0 || ioctl(fd, SIOCOUTQ, &unacked) != 0)
+        return;
+    held += (uint64_t)unacked;
+    if (held + conn->taken >= conn->given)
+        return;
+    conn->taken = conn->given - held;
+    conn->progress_ms = now_ms;
+}
+
 void http_conn_tick(struct http_conn *conn, uint64_t now_ms)
 {
     struct shoal_msg msg;
 
+    if (!conn->closing)
+        see_taken(conn, now_ms);
     if (!conn->closing && conn->h2 != NULL)
-        http2_tick(conn->h2, now_ms);
+        http2_tick(conn->h2, now_ms, conn->write_pending >= WRITE_HIGH);
     if (conn->closing || !is_too_slow(conn, now_ms))
         return;
     conn->http->stats.closed_slow++;

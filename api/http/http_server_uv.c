@@ -361,6 +361,8 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
     made->options = *options;
     if (made->options.connections_max == 0)
         made->options.connections_max = SHOAL_HTTP_CONNECTIONS_MAX;
+    if (made->options.write_ms == 0)
+        made->options.write_ms = 60000;
     if (made->options.token_life_s == 0)
         made->options.token_life_s = 12 * 3600;
     http_rooms_init(made);

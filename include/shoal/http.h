@@ -40,6 +40,7 @@ struct shoal_http_options {
         *spool_dir; /* folder for uploads under way; must exist; files in it have no name and vanish by themselves */
     uint32_t connections_max; /* 0: SHOAL_HTTP_CONNECTIONS_MAX */
     uint32_t token_life_s;    /* 0: 12 hours */
+    uint32_t write_ms;        /* a client that takes no byte of what is sent for so long is given up; 0: a minute */
     bool exact_states;        /* execs-api 5.2: show exact states on exec objects */
     const char *scrape_token; /* opens /metrics alone, as a bearer token; NULL or "": none */
 };

@@ -979,6 +979,8 @@ int main(int argc, char **argv)
     options.spool_dir = argv[2];
     options.tls_dir = argv[2];
     options.plain = argc > 3;
+    if (getenv("API_FAKE_WRITE_MS") != NULL)
+        options.write_ms = (uint32_t)atoi(getenv("API_FAKE_WRITE_MS"));
     (void)uv_loop_init(&fake.loop);
     if (sodium_init() < 0)
         return 1;

@@ -147,6 +147,25 @@ def test_a_newer_request_of_a_stream_ends_the_older_ones_once_a_model_has_answer
     assert b"\x0a\x01a\x18" + first in body and b"\x0a\x01b\x18" + second in body, body
 
 
+@pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
+def test_a_slow_client_gets_all_of_a_large_answer(tmp_path, version):
+    """It takes some bytes all the time, and the whole answer takes much longer than a client may take nothing."""
+    server = Server(tmp_path / "data", tls=False, API_FAKE_WRITE_MS="3000")
+    body = os.urandom(1 << 20) * 24
+    (tmp_path / "body").write_bytes(body)
+    try:
+        command = ["curl", "-sS", "-u", "ada:secret", version, "--data-binary", "@%s" % (tmp_path / "body"), server.url("/v2/models/echo/infer")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+            got = b""
+            while piece := client.stdout.read(1 << 16):
+                got += piece
+                if len(got) < 16 << 20:
+                    time.sleep(0.02)
+        assert client.returncode == 0 and got == body, len(got)
+    finally:
+        assert server.stop() == 0
+
+
 def test_requests_at_once_on_one_connection(client):
     for stream in range(1, 199, 2):
         client.ask(stream, "/healthz" if stream % 4 == 1 else "/nope")

@@ -110,7 +110,7 @@ LONG_FILES = {
 SLEEPS = {
     "tests/unit/runner_test.c": 1, "tests/unit/python/test_engine_server.py": 1,
     "tests/system/comm_harness.c": 2, "tests/system/disk_shim.c": 1, "tests/system/cworker.c": 1, "tests/system/training.py": 2,
-    "tests/system/test_jobs.py": 1, "tests/system/test_engines.py": 1, "tests/system/test_http_api.py": 2,
+    "tests/system/test_jobs.py": 1, "tests/system/test_engines.py": 1, "tests/system/test_http_api.py": 2, "tests/system/test_http2.py": 1,
     "tests/system/preload/slow_logs.c": 1,
 }
 
