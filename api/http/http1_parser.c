@@ -2,7 +2,7 @@
  * does well, the grammar of a complete head. Bodies are framed here, since it lets bare LF pass inside chunk
  * extensions.
  *
- * Refused here, because http_parser accepts it: white space before the colon, folded lines, bare CR or LF, missing,
+ * Refused here, because http_parser accepts it: more blanks in the request line, white space before the colon, folded lines, bare CR or LF, missing,
  * double or odd Host, more than SHOAL_HTTP_HEADERS_MAX headers, "Transfer-Encoding: gzip, chunked", chunk extensions
  * with control characters. Source: RFC 9112, sections 2.2, 3.2, 5.1, 6.3, 7.1. */
 #include "http1_parser.h"
@@ -50,6 +50,15 @@ static enum shoal_err refuse(struct shoal_msg *msg, int *status, int code, const
     return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s", text);
 }
 
+static unsigned blanks(const uint8_t *line, size_t len)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < len; i++)
+        count += line[i] == ' ' ? 1u : 0u;
+    return count;
+}
+
 /* Looks at what only the raw lines show. `line` is without its CRLF. */
 static enum shoal_err check_line(const uint8_t *line, size_t len, bool first, int *status, struct shoal_msg *msg)
 {
@@ -60,7 +69,8 @@ static enum shoal_err check_line(const uint8_t *line, size_t len, bool first, in
     if (memchr(line, 0, len) != NULL)
         return refuse(msg, status, 400, "a NUL byte in the request head");
     if (first)
-        return SHOAL_OK;
+        return blanks(line, len) <= 2 ? SHOAL_OK
+                                      : refuse(msg, status, 400, "a blank in the request line beside the two that part it");
     if (line[0] == ' ' || line[0] == '\t')
         return refuse(msg, status, 400, "a folded header line; send each header on one line");
     while (name < len && is_token_char(line[name]))
@@ -206,6 +216,21 @@ static enum shoal_err check_host(const struct http1_head *head, int *status, str
     return SHOAL_OK;
 }
 
+/* Of these a request says one thing: which of two counts, two readers could see in two ways. */
+static enum shoal_err check_singles(const struct http1_head *head, int *status, struct shoal_msg *msg)
+{
+    static const char *const names[] = { "authorization", "x-auth-token", "x-user-token", "content-type",
+                                         "inference-header-content-length" };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (header_count(head, names[i]) < 2)
+            continue;
+        *status = 400;
+        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "more than one header %s", names[i]);
+    }
+    return SHOAL_OK;
+}
+
 static enum shoal_err check_framing(struct http1_head *head, int *status, struct shoal_msg *msg)
 {
     struct shoal_view value;
@@ -273,6 +298,8 @@ enum shoal_err http1_head_finish(struct http1_head *head, struct shoal_view targ
     enum shoal_err err = check_host(head, status, msg);
     struct shoal_view value;
 
+    if (err == SHOAL_OK)
+        err = check_singles(head, status, msg);
     if (err != SHOAL_OK)
         return err;
     if (http1_header_find(head, "expect", &value)) {
@@ -379,7 +406,8 @@ enum {
     CHUNK_END_CR,
     CHUNK_END_LF,
     TRAILER_START,
-    TRAILER_LINE,
+    TRAILER_NAME,
+    TRAILER_LINE, /* behind its colon */
     TRAILER_LF,
     TRAILER_LAST_LF,
 };
@@ -417,6 +445,26 @@ static enum shoal_err size_byte(struct http1_body *body, uint8_t c, struct shoal
     return SHOAL_OK;
 }
 
+/* A trailer is a line as a header is. */
+static enum shoal_err trailer_byte(struct http1_body *body, uint8_t c, struct shoal_msg *msg)
+{
+    if (++body->trailer_bytes > TRAILERS_MAX)
+        return bad_chunk(msg, "more than 4 KiB of trailers");
+    if (body->state == TRAILER_START && c == '\r')
+        body->state = TRAILER_LAST_LF;
+    else if (body->state == TRAILER_NAME && c == ':')
+        body->state = TRAILER_LINE;
+    else if (body->state != TRAILER_LINE && !is_token_char(c))
+        return bad_chunk(msg, "a trailer without a name and a colon");
+    else if (body->state == TRAILER_START)
+        body->state = TRAILER_NAME;
+    else if (body->state == TRAILER_LINE && c == '\r')
+        body->state = TRAILER_LF;
+    else if ((c < 0x20 && c != '\t') || c == 0x7f)
+        return bad_chunk(msg, "a control character in a trailer");
+    return SHOAL_OK;
+}
+
 /* One byte of framing. */
 static enum shoal_err frame_byte(struct http1_body *body, uint8_t c, struct shoal_msg *msg)
 {
@@ -445,16 +493,8 @@ static enum shoal_err frame_byte(struct http1_body *body, uint8_t c, struct shoa
         body->line_bytes = 0;
         return c == '\n' ? SHOAL_OK : bad_chunk(msg, "a chunk longer than its size");
     case TRAILER_START:
-    case TRAILER_LINE:
-        if (++body->trailer_bytes > TRAILERS_MAX)
-            return bad_chunk(msg, "more than 4 KiB of trailers");
-        if (c == '\r')
-            body->state = body->state == TRAILER_START ? TRAILER_LAST_LF : TRAILER_LF;
-        else if ((c < 0x20 && c != '\t') || c == 0x7f)
-            return bad_chunk(msg, "a control character in a trailer");
-        else
-            body->state = TRAILER_LINE;
-        return SHOAL_OK;
+    case TRAILER_NAME:
+    case TRAILER_LINE: return trailer_byte(body, c, msg);
     case TRAILER_LF:
         body->state = TRAILER_START;
         return c == '\n' ? SHOAL_OK : bad_chunk(msg, "a trailer that ends without a line feed");

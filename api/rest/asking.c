@@ -441,22 +441,76 @@ static const char *header_of(struct http_request *request, const char *name)
     return text == NULL ? "" : text;
 }
 
+/* Whether `bytes` are one object or array of JSON from end to end, by its brackets; of large ones the ends are enough. */
+static bool is_one_value(struct shoal_view bytes)
+{
+    bool within = false;
+    size_t depth = 0;
+
+    if (!looks_like_json(bytes))
+        return false;
+    if (bytes.len > SHOAL_JSON_BYTES_MAX)
+        return true;
+    while (strchr(" \t\r\n", bytes.bytes[bytes.len - 1]) != NULL)
+        bytes.len--;
+    for (size_t i = 0; i < bytes.len; i++) {
+        uint8_t c = bytes.bytes[i];
+
+        if (c == '\\' && within)
+            i++;
+        else if (c == '"')
+            within = !within;
+        else if (!within && (c == '{' || c == '['))
+            depth++;
+        else if (!within && (c == '}' || c == ']') && (depth-- == 0 || (depth == 0 && i + 1 < bytes.len)))
+            return false;
+    }
+    return depth == 0 && !within;
+}
+
+/* Inference-Header-Content-Length: of the JSON before what is binary; 0 where the client does not say. False: it is none. */
+static bool read_header_len(struct http_request *request, struct shoal_view body, uint32_t *header_len)
+{
+    const char *text = header_of(request, "inference-header-content-length");
+    size_t digits = strspn(text, "0123456789");
+    unsigned long value = strtoul(text, NULL, 10);
+
+    *header_len = 0;
+    if (text[digits] != '\0' || digits > 9 || value > body.len)
+        return false;
+    *header_len = (uint32_t)value;
+    return value == 0 || is_one_value(shoal_view_of(body.bytes, value));
+}
+
+/* A kernel reads it as text. */
+static bool is_text(const char *bytes)
+{
+    const uint8_t *at = (const uint8_t *)bytes;
+
+    for (size_t len = 1; *at != 0 && len > 0; at += len)
+        len = shoal_utf8_len(at, 4);
+    return *at == 0;
+}
+
 void asking_run(struct http_request *request, enum asker asker, const char *model, const char *version)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct asking *a = request->state;
     const char *path = arena_copy(&request->arena, request->head.path);
     const char *type = header_of(request, "content-type");
-    const char *split = header_of(request, "inference-header-content-length");
-    char *end = NULL;
-    unsigned long header_len = strtoul(split, &end, 10);
+    uint32_t header_len;
 
-    if (*end != '\0' || header_len > a->body.len) {
-        asking_refuse(request, asker, 400, "Inference-Header-Content-Length is no number up to the body's length");
+    if (!read_header_len(request, shoal_buf_view(&a->body), &header_len)) {
+        asking_refuse(request, asker, 400,
+                      "Inference-Header-Content-Length is no number up to the body's length, or so many bytes are no JSON");
         return;
     }
     if (path == NULL || strlen(path) >= 512 || strlen(type) >= 128 || strlen(version) >= 64) {
         asking_refuse(request, asker, 400, "the address, the version or the content type is too long");
+        return;
+    }
+    if (!is_text(path) || !is_text(type) || !is_text(version)) {
+        asking_refuse(request, asker, 400, "the address, the version or the content type is not UTF-8");
         return;
     }
     a->asker = asker;
@@ -468,7 +522,7 @@ void asking_run(struct http_request *request, enum asker asker, const char *mode
                                      .method = "POST",
                                      .path = path,
                                      .content_type = type,
-                                     .header_len = (uint32_t)header_len,
+                                     .header_len = header_len,
                                      .body = shoal_buf_view(&a->body),
                                      .piece = a->events ? on_piece : NULL };
     http_request_hold(request);

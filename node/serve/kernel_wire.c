@@ -2,6 +2,7 @@
 #include "kernel_wire.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "shoal/pack.h"
 #include "shoal/text.h"
@@ -10,6 +11,7 @@
 
 #define LENGTH_BYTES 4
 #define BIN_HEAD_BYTES 5
+#define FIELD_BYTES_MAX 1024 /* the longest is a path */
 
 static void put_length(uint8_t *bytes, size_t len)
 {
@@ -26,12 +28,27 @@ static void put_body_head(struct shoal_pack_writer *w, size_t len)
     shoal_pack_put_raw(w, shoal_view_of(head, sizeof(head)));
 }
 
+/* A string of MessagePack is UTF-8, and a kernel may rely on it: what is none, another host let in. */
 static void put_field(struct shoal_pack_writer *w, const char *name, const char *text)
 {
+    char shown[FIELD_BYTES_MAX];
+
     if (text == NULL || text[0] == '\0')
         return;
+    if (strlen(text) >= sizeof(shown)) {
+        w->failed = true;
+        return;
+    }
+    (void)snprintf(shown, sizeof(shown), "%s", text);
+    for (uint8_t *at = (uint8_t *)shown; *at != 0;) {
+        size_t len = shoal_utf8_len(at, 4);
+
+        if (len == 0)
+            *at++ = '?';
+        at += len;
+    }
     shoal_pack_put_name(w, name);
-    shoal_pack_put_text(w, text);
+    shoal_pack_put_text(w, shown);
 }
 
 enum shoal_err kernel_infer_head(const struct kernel_ask *ask, size_t body_bytes, uint8_t head[KERNEL_HEAD_BYTES_MAX],

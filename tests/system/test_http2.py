@@ -201,6 +201,8 @@ STRICT = {
     "101 headers": (431, dict(headers=[("x%d" % i, "a") for i in range(101)])),
     "a large head": (431, dict(headers=[("x", "a" * 40000)])),
     "another method": (405, dict(method="FROB")),
+    "two who ask": (400, dict(headers=[BASIC, ("authorization", "Bearer x")])),
+    "two types": (400, dict(headers=[("content-type", "a/b"), ("content-type", "a/c")])),
     "a compressed body": (415, dict(path="/auth/v1/logon", method="POST", headers=[("content-encoding", "gzip")], body=b"abc")),
     "no credentials": (401, dict(path=BASE + "/conf")),
     "a large body of a stranger": (413, dict(path="/auth/v1/logon", method="POST", body=b"x" * 5000)),

@@ -639,6 +639,33 @@ def test_a_user_does_not_take_all_room_for_bodies_of_models(tmp_path):
         assert server.stop() == 0
 
 
+ODD_ASKS = {
+    "a length with a plus": (b"Inference-Header-Content-Length: +13\r\n", 400),
+    "a length with a blank": (b"Inference-Header-Content-Length: 1 3\r\n", 400),
+    "a length beyond the body": (b"Inference-Header-Content-Length: 16\r\n", 400),
+    "a length beyond all numbers": (b"Inference-Header-Content-Length: 18446744073709551629\r\n", 400),
+    "a length that ends within the JSON": (b"Inference-Header-Content-Length: 12\r\n", 400),
+    "a length that ends behind it": (b"Inference-Header-Content-Length: 14\r\n", 400),
+    "a type that is no text": (b"Content-Type: a/\xff\r\n", 400),
+    "a type of other letters": (b"Content-Type: a/\xc3\xa4\r\n", 200),
+    "all as it should be": (b"Inference-Header-Content-Length: 13\r\n", 200),
+    "no JSON": (b"Inference-Header-Content-Length: 0\r\n", 200),
+}
+
+
+@pytest.mark.parametrize("name", ODD_ASKS)
+def test_what_a_kernel_could_not_read_is_refused_before_it(server, name):
+    lines, status = ODD_ASKS[name]
+    answer = server.send(request("POST", "/v2/models/echo/infer", "Content-Length: 15\r\n", b"", True)[:-2] + lines + b"\r\n" + b'{"a":{"b":1}}xy')
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+
+
+def test_an_address_of_a_model_that_is_no_text_reaches_no_kernel(server):
+    for path in (b"/v2/models/echo/versions/%ff/infer", b"/v2/models/echo/versions/\xff/infer"):
+        answer = server.send(request("POST", "/v2", "Content-Length: 2\r\n", b"{}").replace(b"/v2", path, 1))
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+
+
 def test_many_at_once(server):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         jobs = list(pool.map(lambda i: submit(server, random.Random(i).randbytes([10, 90000, 400000][i % 3])), range(60)))

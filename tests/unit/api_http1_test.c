@@ -84,6 +84,15 @@ static const struct head_row head_rows[] = {
     { "an absolute target without a path", "GET http://a HTTP/1.1\r\n" H "\r\n", 400 },
     { "a star", "OPTIONS * HTTP/1.1\r\n" H "\r\n", 400 },
     { "a TLS hello", "\x16\x03\x01\x02\x01\n\n", 400 },
+    { "two blanks before the target", "GET  / HTTP/1.1\r\n" H "\r\n", 400 },
+    { "two blanks behind the target", "GET /  HTTP/1.1\r\n" H "\r\n", 400 },
+    { "a blank behind the version", "GET / HTTP/1.1 \r\n" H "\r\n", 400 },
+    { "two who ask", "GET / HTTP/1.1\r\n" H "Authorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n", 400 },
+    { "two tokens", "GET / HTTP/1.1\r\n" H "X-Auth-Token: a\r\nX-Auth-Token: b\r\n\r\n", 400 },
+    { "two types", "GET / HTTP/1.1\r\n" H "Content-Type: a/b\r\nContent-Type: a/c\r\n\r\n", 400 },
+    { "two lengths of a model's header",
+      "GET / HTTP/1.1\r\n" H "Inference-Header-Content-Length: 1\r\nInference-Header-Content-Length: 2\r\n\r\n", 400 },
+    { "two of a header that may be a list", "GET / HTTP/1.1\r\n" H "Accept: a/b\r\nAccept: a/c\r\n\r\n", 200 },
     { "an empty line first", "\r\nGET / HTTP/1.1\r\n" H "\r\n", 400 },
 };
 
@@ -198,6 +207,11 @@ static const struct body_row body_rows[] = {
     { "a chunk longer than its size", "4\r\nhello\r\n0\r\n\r\n", NULL },
     { "a chunk that ends with LF alone", "5\r\nhello\n0\r\n\r\n", NULL },
     { "a CR without LF after a size", "5\rhello\r\n0\r\n\r\n", NULL },
+    { "two trailers", "0\r\nX: y\r\nZ:\r\n\r\n", "" },
+    { "a trailer without a colon", "0\r\nXy\r\n\r\n", NULL },
+    { "a trailer without a name", "0\r\n: y\r\n\r\n", NULL },
+    { "a blank before a trailer's colon", "0\r\nX : y\r\n\r\n", NULL },
+    { "a folded trailer", "0\r\nX: y\r\n z\r\n\r\n", NULL },
     { "a bare LF in a trailer", "0\r\nX: y\n\r\n", NULL },
     { "a wrong end", "0\r\n\rX", NULL },
 };

@@ -41,6 +41,10 @@ static void test_request(void **state)
     }
     assert_true(shoal_view_equal(shoal_pack_get_bin(&r, 16), shoal_view_text("abc")));
     assert_true(shoal_pack_reader_done(&r));
+    ask.content_type = "a/\xff\xc3";
+    assert_int_equal(kernel_infer_head(&ask, 3, bytes, &len), SHOAL_OK);
+    assert_null(memchr(bytes + 4, 0xff, len - 4)); /* a string is UTF-8, whoever sent it */
+    assert_non_null(memmem(bytes, len, "a/??", 4));
     assert_int_equal(kernel_infer_head(&ask, SHOAL_INFER_BODY_BYTES_MAX + 1, bytes, &len), SHOAL_ERR_TOO_BIG);
     memset(bytes + 4096, 'p', 4095);
     bytes[8191] = '\0';
