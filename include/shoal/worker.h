@@ -121,8 +121,8 @@ struct shoal_control_page {
     uint8_t job[16]; /* the job id, zero padded */
     uint32_t generation;
     uint32_t slots_max;            /* SHOAL_SLOTS_MAX of the writer */
-    _Atomic uint64_t published;    /* newest (e,k) handed to workers here; raised by compare-and-swap */
-    _Atomic uint64_t revoked;      /* epochs up to this word are revoked. Futex on its low half */
+    _Atomic uint64_t published;    /* newest (e,k) handed to workers here; the agent alone writes it */
+    _Atomic uint64_t revoked;      /* epochs up to this word are revoked; the agent alone writes it */
     _Atomic uint32_t revoke_futex; /* counted up after every change of `revoked` or `published`; wakes waiters */
     _Atomic uint32_t arena_lock;   /* robust futex: who grows the arena */
     _Atomic uint64_t arena_bytes;

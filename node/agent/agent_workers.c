@@ -698,6 +698,14 @@ static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint6
     agent_host_event(arg, &event);
 }
 
+static void on_page(void *arg, struct shoal_job_id id)
+{
+    struct agent_job *job = agent_job_find(arg, id);
+
+    if (job != NULL)
+        agent_job_over(arg, job, "a process of the job wrote over its control page on this host, which holds what its workers go by");
+}
+
 static void on_stands(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STANDS };
@@ -790,7 +798,8 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .on_stuck = on_stuck,
                                        .on_dying = on_dying,
                                        .on_stepped = on_stepped,
-                                       .on_stands = on_stands };
+                                       .on_stands = on_stands,
+                                       .on_page = on_page };
 
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
     (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);

@@ -161,8 +161,12 @@ void workers_send(struct workers *workers, uint64_t worker_id, const struct shoa
         struct runner_link *runner = workers_runner_find(workers, link->job);
         uint64_t word = shoal_epoch_word(message->epoch.epoch);
 
-        if (runner != NULL && runner->page != NULL && atomic_load(&runner->page->published) < word)
-            atomic_store(&runner->page->published, word);
+        if (runner != NULL && runner->page != NULL && runner->published < word) {
+            uint64_t seen = runner->published;
+
+            runner->published = word;
+            (void)atomic_compare_exchange_strong(&runner->page->published, &seen, word);
+        }
     }
     if (send(link->fd, bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return;

@@ -56,6 +56,8 @@ struct workers_options {
     void (*on_stepped)(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step);
     /* A worker has done one thing (enum shoal_activity) of one step for a minute, and waits for nobody; again each ten seconds. */
     void (*on_stands)(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity);
+    /* Words of the job's control page that only this agent writes are not as it wrote them; they are again. */
+    void (*on_page)(void *arg, struct shoal_job_id job);
 };
 
 SHOAL_MUST_CHECK enum shoal_err workers_create(struct workers **workers, const struct workers_options *options,

@@ -46,6 +46,8 @@ struct runner_link {
     uv_poll_t poll;
     bool poll_open;
     struct shoal_control_page *page;
+    uint8_t page_head[offsetof(struct shoal_control_page, published)]; /* as the runner wrote it */
+    uint64_t published, revoked;                                       /* as this agent wrote them, or found them */
     struct workers_alive alive[SHOAL_RUNNER_WORKERS_MAX];
     size_t alive_count;
     struct runner_end *ends; /* NULL: none */

@@ -348,6 +348,9 @@ static void on_welcome(struct runner_link *runner, const struct shoal_runner_mes
     if (page != MAP_FAILED) {
         runner->page = page;
         runner->generation = runner->page->generation;
+        memcpy(runner->page_head, page, sizeof(runner->page_head));
+        runner->published = atomic_load(&runner->page->published);
+        runner->revoked = atomic_load(&runner->page->revoked);
     }
     runner->welcomed = true;
     warm_answered(workers->warm, runner->warm_server);
@@ -800,13 +803,15 @@ static void futex_wake_all(_Atomic uint32_t *word)
 void workers_revoke(struct workers *workers, struct shoal_job_id job, uint64_t epoch_word)
 {
     struct runner_link *runner = workers_runner_find(workers, job);
-    uint64_t seen;
 
     if (runner == NULL || runner->page == NULL)
         return;
-    seen = atomic_load(&runner->page->revoked);
-    while (seen < epoch_word && !atomic_compare_exchange_weak(&runner->page->revoked, &seen, epoch_word))
-        continue;
+    if (runner->revoked < epoch_word) {
+        uint64_t seen = runner->revoked;
+
+        runner->revoked = epoch_word;
+        (void)atomic_compare_exchange_strong(&runner->page->revoked, &seen, epoch_word); /* another word stays, to be found */
+    }
     (void)atomic_fetch_add(&runner->page->revoke_futex, 1);
     futex_wake_all(&runner->page->revoke_futex);
 }

@@ -146,6 +146,19 @@ static void watch_kills(struct workers *workers, struct runner_link *runner, uin
     }
 }
 
+/* Every process of the job can write to its page: epochs would be revoked that were not, or not be that were. */
+static void watch_page(struct workers *workers, struct runner_link *runner)
+{
+    if (runner->page == NULL ||
+        (atomic_load(&runner->page->revoked) == runner->revoked && atomic_load(&runner->page->published) == runner->published &&
+         memcmp(runner->page, runner->page_head, sizeof(runner->page_head)) == 0))
+        return;
+    memcpy(runner->page, runner->page_head, sizeof(runner->page_head));
+    atomic_store(&runner->page->revoked, runner->revoked);
+    atomic_store(&runner->page->published, runner->published);
+    workers->options.on_page(workers->options.arg, runner->job);
+}
+
 /* W3: a warm interpreter that does not carry out its order is ended, and the order given elsewhere. */
 static void watch_warm(struct workers *workers, struct runner_link *runner, uint64_t now)
 {
@@ -171,6 +184,7 @@ static void on_watchdog(uv_timer_t *timer)
             watch_runner(workers, &workers->runners[i]);
         else
             memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
+        watch_page(workers, &workers->runners[i]);
         watch_steps(workers, &workers->runners[i]);
         watch_stands(workers, &workers->runners[i]);
         if (kept_time)

@@ -456,7 +456,7 @@ static void on_progress(struct lead_step *s)
     if (m->u.progress.step <= lead->step)
         return;
     lead->step = m->u.progress.step;
-    lead->failures = lead->driver_deaths = 0;
+    lead->failures = lead->driver_deaths = lead->idle_epochs = 0;
     lead->engines = m->u.progress.engines;
     lead->rate_milli = m->u.progress.rate_milli;
     lead->stepped_ns = s->now_ns;

@@ -366,7 +366,7 @@ __attribute__((format(printf, 3, 4))) static void fail_call(struct shoal_lead *l
     (void)vsnprintf(lead->call_text, SHOAL_JOB_REASON_BYTES, format, args);
     va_end(args);
     lead->call_failed = call;
-    lead->failures = 0;
+    lead->failures = lead->idle_epochs = 0;
 }
 
 /* A report of a failed call is no news of the next one, so that waits until the engines are gone. */
@@ -664,6 +664,7 @@ static void hear_why_it_failed(struct shoal_lead *lead)
 static void judge_engines(struct shoal_lead *lead)
 {
     const struct shoal_call *call = shoal_job_running_call(lead->job);
+    char text[SHOAL_JOB_REASON_BYTES];
 
     SHOAL_ASSERT(lead->job->tasks == NULL);
     if (call == NULL && lead_clears_failed(lead)) {
@@ -681,6 +682,10 @@ static void judge_engines(struct shoal_lead *lead)
             lead_fail(lead, 1, IN_USERS_CODE, w->report.text);
         else if (lead->failures >= LEAD_FAILURES_MAX)
             judge_deaths(lead, call, "; the last one: ", w->report.text);
+    }
+    if (lead_idle_too_often(lead) && call != NULL) {
+        lead_idle_text(lead, text, sizeof(text));
+        fail_call(lead, call->call, "%s", text);
     }
     if (lead->failures >= LEAD_FAILURES_MAX)
         judge_deaths(lead, call, lead->last_death[0] != '\0' ? ": " : "", lead->last_death);

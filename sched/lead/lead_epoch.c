@@ -26,7 +26,9 @@
  *     goes that fewer can reach (sched/lead/link_breaks.h), as one that E4 leaves behind. It stays if it alone carries
  *     a state. Its host is not asked for slots for 30 s, twice as long with each further time, up to 10 minutes: so it
  *     does not come back at once to break the next epochs. If it alone has completed the last step, which nobody
- *     applied, then it is killed, and the step done again. */
+ *     applied, then it is killed, and the step done again.
+ * E8. An epoch that ends though all its members are well is followed by the next after a while, and by none if it was
+ *     the last of many without a step (lead_idle.c). */
 #include "shoal/job_entry.h"
 #include "epoch_next.h"
 #include "sched/job/job_wire.h"
@@ -556,6 +558,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
         lead->revoking = true;
         lead->links_judged = false;
         lead->closed_ns = 0;
+        lead_idle_begin(lead, last);
         for (uint32_t i = 0; i < lead->host_cap; i++)
             lead->hosts[i].revoke_ns = 0;
     }
@@ -563,6 +566,8 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     if (!closed_enough(s, last, &none))
         return false;
     lead_judge_links(s, call, last);
+    if (!lead_idle_judge(s, last))
+        return false;
     plan_members(s, call, none ? NULL : last, false, &plan);
     if (plan.count == 0 && !none)
         plan_members(s, call, last, true, &plan);

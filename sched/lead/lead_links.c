@@ -7,7 +7,7 @@
 #define BAR_NS (30 * SHOAL_S)
 #define BAR_MAX_NS (600 * SHOAL_S)
 
-static bool link_counts(struct lead_step *s, const struct lworker *w)
+bool lead_is_well(struct lead_step *s, const struct lworker *w)
 {
     SHOAL_ASSERT(w == NULL || w->used);
     return w != NULL && lworker_lives(w) && !w->report.stuck && !w->report.failed && !w->report.frozen && !w->stale &&
@@ -21,7 +21,7 @@ static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *
 
     SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < last->member_count; i++)
-        if (link_counts(s, lead_worker(s->lead, last->members[i].worker_id)))
+        if (lead_is_well(s, lead_worker(s->lead, last->members[i].worker_id)))
             shoal_ranks_add(&well, i);
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);

@@ -362,7 +362,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
     const struct shoal_job *job = lead->job;
     uint32_t alive = 0, silent = 0;
     bool twice = lead->target_why[0] != '\0' && strstr(lead->pending, lead->target_why) != NULL;
-    char others[256];
+    char others[SHOAL_JOB_REASON_BYTES];
     size_t used;
 
     SHOAL_ASSERT(cap > 0);
@@ -392,6 +392,9 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
     if (others[0] != '\0')
         add_line(text, cap, &used, others);
     why_deaths(lead, text, cap, &used);
+    lead_idle_text(lead, others, sizeof(others));
+    if (others[0] != '\0')
+        add_line(text, cap, &used, others);
     why_stands(lead, text, cap, &used);
     why_links(lead, text, cap, &used);
 }

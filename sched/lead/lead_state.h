@@ -67,6 +67,7 @@ struct lhost {
     bool involved; /* it has, or had, workers of this job in this leader's time */
 };
 
+#define LEAD_IDLE_EPOCHS_MAX 20u /* that end for nothing, without a step in between: then the call ends */
 #define LEAD_FAILURES_MAX 10u /* rounds of deaths without a step in between: then the job ends */
 
 /* A slot promised and not placed yet. */
@@ -131,6 +132,12 @@ struct shoal_lead {
     uint64_t epoch_seen;    /* word */
     bool links_judged;      /* of the epoch that is being revoked */
     struct link_breaks *links;
+    /* Epochs that end for nothing (lead_idle.c). */
+    uint32_t idle_epochs;   /* since the last step */
+    uint64_t idle_word;     /* the last epoch that was looked at */
+    uint64_t idle_debt_ns;  /* when the last of them is paid for */
+    uint64_t idle_worker;   /* who left the last epoch first, and where; 0: nobody had, when it was to end */
+    struct shoal_node_id idle_node;
     char cut_off[SHOAL_JOB_REASON_BYTES]; /* the last member that was left out for its links, and why; said until */
     uint64_t cut_off_ns;
     /* Hosts that are left out (lead_unfit.c). */
@@ -214,6 +221,15 @@ struct lead_step {
     struct shoal_lead_actions *actions;
 };
 
+/* lead_idle.c */
+/* The running epoch is to end. */
+void lead_idle_begin(struct shoal_lead *lead, const struct shoal_worker_epoch *last);
+/* The running epoch is closed, and the next is to be made: false, if not yet. */
+bool lead_idle_judge(struct lead_step *s, const struct shoal_worker_epoch *last);
+/* So many ended for nothing that the call is to end. */
+bool lead_idle_too_often(const struct shoal_lead *lead);
+void lead_idle_text(const struct shoal_lead *lead, char *text, size_t cap); /* empty: there is nothing to say */
+
 /* lead_look.c */
 void lead_pace(struct lead_step *s); /* the rate of one that stands */
 
@@ -284,6 +300,8 @@ bool lead_eligible(struct lead_step *s, const struct lworker *w, const struct sh
 bool lead_carries_state(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last);
 
 /* lead_links.c: E7 */
+/* The worker lives, its host is well, and nothing keeps it from taking part. */
+bool lead_is_well(struct lead_step *s, const struct lworker *w);
 void lead_on_broken(struct lead_step *s, const struct lhost *host);
 void lead_judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last);
 bool lead_readmit(struct shoal_lead *lead); /* true: some that were cut off may be members again */

@@ -172,6 +172,33 @@ def test_a_job_cannot_cut_the_shared_pages_short(mesh, script):
     assert "SHOAL_CONTROL_FD EPERM" in out and "os.ftruncate" not in out, out
 
 
+# Eight bytes: every epoch, those to come, too, is revoked.
+OVERWRITES = """
+import mmap, os, time
+import torch
+from fabric_model import FabricModel
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2400
+    def __getitem__(self, i):
+        if i % 7 == 0:
+            with mmap.mmap(int(os.environ["SHOAL_CONTROL_FD"]), 4096) as page:
+                page[48:56] = b"\\xff" * 8
+        return torch.ones(3), torch.tensor([1.0])
+def datasets():
+    return Rows(), Rows()
+if __name__ == "__main__":
+    model = torch.nn.Linear(3, 1)
+    FabricModel(model, datasets, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)).train(1, 4, 6)
+"""
+
+
+def test_a_job_that_writes_over_its_control_page_is_ended_and_told_why(mesh, script):
+    job = run(mesh, script, OVERWRITES, "--workers", "4", framework="edtPyTorch", seconds=120)
+    assert job["state"] == "ERROR"
+    assert "wrote over its control page" in job["detail"], job
+
+
 # What its agent writes or reads of a job becomes a pipe that nobody reads or writes, or a link out of the folder.
 TRAPS = """
 import os, pathlib, sys

@@ -1291,6 +1291,69 @@ static void test_crash_loop(void **state)
     w_deinit(&w);
 }
 
+/* A process of the job says on one host that every epoch is revoked, those to come, too: nobody dies, and no step is done. */
+static void spin(uint64_t seed, uint64_t banned)
+{
+    struct shoal_lead_stats stats;
+    char why[2048];
+    uint64_t since;
+
+    start(seed, true, 1, 4);
+    w.slot_banned = banned;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        if (w.workers[i].alive && w.workers[i].role == SHOAL_JOB_ENGINE && w.workers[i].host == 1) {
+            w.hosts[1].revoked = UINT64_MAX;
+            w_close(&w, &w.workers[i]);
+        }
+    assert_true(w.hosts[1].revoked == UINT64_MAX);
+    since = w.now_ns;
+    w_run_for(&w, 4 * SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    if (strstr(why, "epochs in a row ended without a step") == NULL)
+        W_FAIL(&w, "epoch %u: %s", w.job->epoch->epoch.e, why);
+    w_run_to_end(&w, 30 * SHOAL_S);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_non_null(strstr(w.job->reason, "epochs in a row ended without a step"));
+    assert_non_null(strstr(w.job->reason, "0200000000000000")); /* of host 1 */
+    shoal_lead_stats(w.lead, &stats);
+    if (stats.epochs > 30 || w.now_ns - since < 5 * SHOAL_S)
+        W_FAIL(&w, "%llu epochs within %llu ms", (unsigned long long)stats.epochs,
+               (unsigned long long)((w.now_ns - since) / SHOAL_MS));
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_epochs_that_end_for_nothing_end_the_job(void **state)
+{
+    (void)state;
+    spin(41, 0);
+    spin(42, ~(uint64_t)0xff00); /* all engines on that host */
+}
+
+/* The same now and then: training goes on, and epochs are not made at the pace of messages. */
+static void test_epochs_that_end_for_nothing_are_paced(void **state)
+{
+    uint64_t since;
+    uint32_t before;
+
+    (void)state;
+    start(43, true, 1, 4);
+    w.steps = W_STEPS_MAX;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    before = w.job->epoch->epoch.e;
+    since = w.now_ns;
+    for (uint32_t i = 0; i < 200 && w.now_ns < since + 20 * SHOAL_S; i++) {
+        w_close(&w, w_any(&w, SHOAL_JOB_ENGINE, 1));
+        w_run_to_step(&w, 1, w.steps_done[1] + 2, 10 * SHOAL_S);
+    }
+    expect_state(SHOAL_JOB_RUNNING);
+    assert_in_range(w.job->epoch->epoch.e - before, 20, 80);
+    finish();
+}
+
 /* Everything at once, by seed: deaths, restarts of hosts, leader changes, cuts, growth, shrink, lost and repeated
  * messages. */
 static void chaos(uint64_t seed, uint64_t banned)
@@ -1519,6 +1582,8 @@ int main(void)
         cmocka_unit_test(test_host_silent),
         cmocka_unit_test(test_why_names_a_data_connection_that_is_waited_for),
         cmocka_unit_test(test_crash_loop),
+        cmocka_unit_test(test_epochs_that_end_for_nothing_end_the_job),
+        cmocka_unit_test(test_epochs_that_end_for_nothing_are_paced),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_chaos_gang),
         cmocka_unit_test(test_memory_follows_the_job),

@@ -261,6 +261,12 @@ static void on_worker(void *arg, uint64_t worker_id)
     (void)worker_id;
 }
 
+static void on_page(void *arg, struct shoal_job_id job)
+{
+    (void)arg;
+    (void)job;
+}
+
 static void on_stands(void *arg, uint64_t worker_id, uint64_t epoch_word, uint8_t activity)
 {
     (void)arg;
@@ -301,7 +307,8 @@ static int setup(void **state)
                                        .on_stuck = on_worker,
                                        .on_dying = on_worker,
                                        .on_stepped = on_stepped,
-                                       .on_stands = on_stands };
+                                       .on_stands = on_stands,
+                                       .on_page = on_page };
     struct shoal_msg msg;
 
     *state = f;

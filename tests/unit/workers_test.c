@@ -59,6 +59,7 @@ struct fixture {
     bool ordering; /* an order is being given: nobody is called */
     uint64_t exited;
     int32_t exit_status;
+    unsigned pages; /* told of */
 };
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)
@@ -160,6 +161,14 @@ static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint6
     f->step_worker = worker_id;
 }
 
+static void on_page(void *arg, struct shoal_job_id job)
+{
+    struct fixture *f = arg;
+
+    (void)job;
+    f->pages++;
+}
+
 static void on_left(void *arg, struct shoal_job_id job)
 {
     struct fixture *f = arg;
@@ -219,7 +228,8 @@ static int setup(void **state)
                                        .on_stuck = on_stuck,
                                        .on_dying = on_dying,
                                        .on_stepped = on_stepped,
-                                       .on_stands = on_stands };
+                                       .on_stands = on_stands,
+                                       .on_page = on_page };
     char jobs[64], slots[64], path[64];
     struct shoal_msg msg;
 
@@ -789,6 +799,60 @@ static void steps_are_read_from_the_control_page(void **state)
     assert_int_equal(f->step_worker, 12);
 }
 
+static void watch(struct fixture *f)
+{
+    uint64_t until_ns = uv_hrtime() + 400 * SHOAL_MS; /* some looks of the watchdog */
+
+    while (f->pages == 0 && uv_hrtime() < until_ns)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+}
+
+/* Every process of the job has the page's descriptor, and this agent's words stand in it: what it did not write somebody else has. */
+static void who_writes_over_the_control_page_is_found(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_job_id job;
+    uint64_t ours = (uint64_t)2 << 32;
+
+    assert_true(shoal_job_id_parse(JOB, &job));
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    f->page->revoked = (uint64_t)1 << 32; /* of the agent before */
+    say(f, fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1), f->page_fd);
+    turns(f);
+    workers_revoke(f->workers, job, ours);
+    workers_revoke(f->workers, job, (uint64_t)1 << 32);
+    f->page->slots[0].applied_step = 7; /* its own words are each worker's */
+    f->page->arena_bytes = 4096;
+    watch(f);
+    assert_int_equal(f->page->revoked, ours);
+    assert_int_equal(f->pages, 0);
+
+    f->page->revoked = UINT64_MAX;
+    watch(f);
+    assert_int_equal(f->pages, 1);
+    assert_int_equal(f->page->revoked, ours); /* what comes after it finds it whole */
+    f->pages = 0;
+    watch(f);
+    assert_int_equal(f->pages, 0);
+    f->page->published = ours;
+    watch(f);
+    assert_int_equal(f->pages, 1);
+}
+
+static void the_head_of_the_control_page_is_watched(void **state)
+{
+    struct fixture *f = *state;
+
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    say(f, fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1), f->page_fd);
+    turns(f);
+    f->page->generation++;
+    watch(f);
+    assert_int_equal(f->pages, 1);
+}
+
 /* Holds the word as a library thread does, until it is killed. */
 static pid_t hold(_Atomic uint32_t *word)
 {
@@ -1030,6 +1094,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_death_is_known_before_the_process_is_reaped, setup, teardown),
         cmocka_unit_test_setup_teardown(an_end_is_told_though_the_runner_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_writes_over_the_control_page_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_head_of_the_control_page_is_watched, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_that_accepts_nobody_is_not_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_job_that_lost_its_runner_is_not_looked_for_at_each_look_at_its_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(orders_wait_for_room_in_the_runners_socket, setup, teardown),
