@@ -14,7 +14,8 @@ struct json_value; /* borrowed from its input */
 
 SHOAL_MUST_CHECK enum shoal_err json_input_parse(struct shoal_view text, struct json_input **input,
                                                  struct shoal_msg *msg);
-/* Reads a text that this mesh has made itself, or that the command line reads: however many values. */
+/* Reads a text that this mesh has made itself, or that the command line reads: however many values. Of an integer
+ * that has no room here as much is read as fits. */
 SHOAL_MUST_CHECK enum shoal_err json_input_parse_own(struct shoal_view text, struct json_input **input,
                                                      struct shoal_msg *msg);
 /* The literal form that WMLA's documentation also allows (execs-api 4.2): single quotes, True, False, None, a comma

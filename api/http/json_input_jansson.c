@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shoal/limits.h"
@@ -73,9 +74,49 @@ enum shoal_err json_input_parse(struct shoal_view text, struct json_input **inpu
     return parse(text, SHOAL_JSON_WORK_MAX, input, msg);
 }
 
+#define INT_MAX_TEXT "9223372036854775807"
+#define INT_MAX_DIGITS (sizeof(INT_MAX_TEXT) - 1)
+
+/* An integer of more than 63 bits becomes the largest one that is read. False: there was none. */
+static bool limit_integers(uint8_t *bytes, size_t len)
+{
+    bool in_text = false, any = false;
+
+    for (size_t i = 0; i < len; i++) {
+        size_t digits = 0;
+
+        if (in_text && bytes[i] == '\\') {
+            i++;
+            continue;
+        }
+        in_text = (bytes[i] == '"') != in_text;
+        while (!in_text && i + digits < len && bytes[i + digits] >= '0' && bytes[i + digits] <= '9')
+            digits++;
+        if (digits == 0)
+            continue;
+        if ((i == 0 || strchr(".eE+", bytes[i - 1]) == NULL) && (i + digits == len || strchr(".eE", bytes[i + digits]) == NULL) &&
+            (digits > INT_MAX_DIGITS || (digits == INT_MAX_DIGITS && memcmp(bytes + i, INT_MAX_TEXT, digits) > 0))) {
+            memset(bytes + i, ' ', digits);
+            memcpy(bytes + i, INT_MAX_TEXT, INT_MAX_DIGITS);
+            any = true;
+        }
+        i += digits - 1;
+    }
+    return any;
+}
+
 enum shoal_err json_input_parse_own(struct shoal_view text, struct json_input **input, struct shoal_msg *msg)
 {
-    return parse(text, UINT64_MAX, input, msg);
+    enum shoal_err err = parse(text, UINT64_MAX, input, msg);
+    uint8_t *copy = err == SHOAL_OK || text.len > SHOAL_JSON_BYTES_MAX ? NULL : malloc(text.len + 1);
+
+    if (copy == NULL)
+        return err;
+    memcpy(copy, text.bytes, text.len);
+    if (limit_integers(copy, text.len))
+        err = parse(shoal_view_of(copy, text.len), UINT64_MAX, input, msg);
+    free(copy);
+    return err;
 }
 
 struct lenient {

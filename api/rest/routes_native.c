@@ -79,7 +79,7 @@ static void job_json(struct json_writer *w, const char *key, const struct shoal_
     epoch_json(w, "epoch", job->epoch);
     if (job->transport[0] != '\0')
         json_text(w, "transport", job->transport);
-    json_uint(w, "steps", job->steps);
+    json_uint(w, "steps", job->steps < SHOAL_STEPS_MAX ? job->steps : SHOAL_STEPS_MAX); /* a record of a former version may say more */
     json_uint(w, "dataEpoch", job->data_epoch);
     json_number(w, "stepsPerSecond", job->rate_milli / 1000.0);
     json_uint(w, "joinPauseUs", job->join_pause_us);

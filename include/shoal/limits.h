@@ -124,6 +124,11 @@ _Static_assert(SHOAL_JOB_WORKERS_MAX <= SHOAL_RANKS_MAX, "a job's workers are me
 /* Virtual workers of a job (the sync interval): 32 for each of 128 workers. The tree over them has 12 levels. */
 #define SHOAL_VIRTUAL_MAX 4096
 
+/* Steps of one call: 34 years of a thousand a second. And what else a worker counts, as samples or bytes: what every reader of
+ * JSON takes. What says more is no worker, but a process of its job. */
+#define SHOAL_STEPS_MAX (1ull << 40)
+#define SHOAL_COUNT_MAX (1ull << 53)
+
 /* The processes of one job may print so much into their logs on one host, in MiB, unless the operator says otherwise
  * (log-max): room for weeks of a line a second, and no host's disk is filled by a script that floods. Beyond it output
  * is dropped, and the log says so. */

@@ -74,7 +74,7 @@ static inline void shoal_put_step_tuple(struct shoal_writer *w, const struct sho
 
 static inline void shoal_get_step_head(struct shoal_reader *r, struct shoal_step_head *head)
 {
-    head->step = shoal_get_u64(r);
+    head->step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
     head->kind = shoal_get_enum(r, SHOAL_STEP_KIND_COUNT);
     head->call = shoal_get_u32(r);
     head->data_epoch = shoal_get_u32(r);

@@ -143,6 +143,18 @@ static inline bool shoal_get_bool(struct shoal_reader *r)
     return value == 1;
 }
 
+/* A number that is at most `max`; anything else is malformed. */
+static inline uint64_t shoal_get_u64_to(struct shoal_reader *r, uint64_t max)
+{
+    uint64_t value = shoal_get_u64(r);
+
+    if (value > max) {
+        r->failed = true;
+        return 0;
+    }
+    return value;
+}
+
 /* A byte below `end`, for an enum; anything else is malformed. */
 static inline uint8_t shoal_get_enum(struct shoal_reader *r, unsigned end)
 {

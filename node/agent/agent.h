@@ -116,6 +116,8 @@ struct agent_run {
     uint64_t deadline_ns;
     uint32_t attempt;
     uint32_t index; /* of an array's task */
+    uint64_t lines_ns; /* when the first of `lines` was logged */
+    unsigned lines;    /* of what it says, in the agent's log */
     char task[96];  /* <exec id>-task12n-<5 characters>; of an array: <exec id>-<index>; of a service: <exec id>-task12n-<index>-<5
                      * characters> */
 };

@@ -402,13 +402,36 @@ static void tell_core(struct agent *agent, uint64_t worker_id, const struct shoa
     agent_host_event(agent, &event);
 }
 
+#define LINES_MAX 20u
+#define LINES_NS (10 * SHOAL_S)
+
+/* What a worker says, and how often, is its job's to choose: so it may fill so many lines of the log at a time. */
+static bool may_log(struct agent *agent, const struct agent_job *job, struct agent_run *run)
+{
+    const uint64_t now_ns = uv_now(&agent->loop) * SHOAL_MS;
+
+    if (run->lines == 0 || now_ns >= run->lines_ns + LINES_NS) {
+        run->lines = 0;
+        run->lines_ns = now_ns;
+    }
+    if (++run->lines == LINES_MAX)
+        agent_log(agent, "%s: worker %llu says too much; for %u s it is not logged", job->text, (unsigned long long)run->worker_id,
+                  (unsigned)(LINES_NS / SHOAL_S));
+    if (run->lines > LINES_MAX)
+        run->lines = LINES_MAX;
+    return run->lines < LINES_MAX;
+}
+
 /* A file that is named, but cannot be kept: a call ends, and its train() says why; a snapshot is left out. */
 static void not_stored(struct sending *sending, const char *text)
 {
     uint32_t call = sending->message.train.call;
     struct shoal_worker_train_state *state = &sending->message.train_state;
+    struct agent_job *job = NULL;
+    struct agent_run *run = agent_run_find(sending->agent, sending->worker_id, &job);
 
-    agent_log(sending->agent, "a file of worker %llu is not kept: %s", (unsigned long long)sending->worker_id, text);
+    if (run == NULL || may_log(sending->agent, job, run))
+        agent_log(sending->agent, "a file of worker %llu is not kept: %s", (unsigned long long)sending->worker_id, text);
     if (sending->message.kind != SHOAL_WORKER_TRAIN)
         return;
     memset(&sending->message, 0, sizeof(sending->message));
@@ -511,8 +534,9 @@ static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
 {
     struct agent *agent = arg;
     struct agent_job *job = NULL;
+    struct agent_run *run = agent_run_find(agent, worker_id, &job);
 
-    if (agent_run_find(agent, worker_id, &job) == NULL || !shoal_job_id_equal(job->id, id))
+    if (run == NULL || !shoal_job_id_equal(job->id, id))
         return false; /* its runner is not found yet, or it is not one of ours, and ends with its runner */
     note_call(agent, worker_id, message);
     switch (message->kind) {
@@ -529,12 +553,14 @@ static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
     case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
     case SHOAL_WORKER_HELLO: feed_restart(worker_id); break;
     case SHOAL_WORKER_UNHEARD:
-        log_unheard(agent, job, worker_id, &message->unheard);
+        if (may_log(agent, job, run))
+            log_unheard(agent, job, worker_id, &message->unheard);
         break;
     case SHOAL_WORKER_CLOSED:
-        agent_log(agent, "%s: worker %llu left epoch %u.%u, step %llu applied, %llu complete", job->text,
-                  (unsigned long long)worker_id, message->closed.epoch.e, message->closed.epoch.k,
-                  (unsigned long long)message->closed.applied_step, (unsigned long long)message->closed.complete_step);
+        if (may_log(agent, job, run))
+            agent_log(agent, "%s: worker %llu left epoch %u.%u, step %llu applied, %llu complete", job->text,
+                      (unsigned long long)worker_id, message->closed.epoch.e, message->closed.epoch.k,
+                      (unsigned long long)message->closed.applied_step, (unsigned long long)message->closed.complete_step);
         break;
     default: break;
     }

@@ -524,7 +524,7 @@ static void on_stepped(struct slots_step *s, const struct shoal_host_event *even
         return;
     job = &s->slots->jobs[worker->job];
     slots_progress_of(job, worker->report.ready_call, worker->report.epoch);
-    if (event->u.stepped.step <= job->step)
+    if (event->u.stepped.step <= job->step || event->u.stepped.step > SHOAL_STEPS_MAX) /* the word is its job's to write */
         return;
     job->step = event->u.stepped.step;
     job->engines = slots_epoch(s->slots, job)->member_count;

@@ -270,12 +270,67 @@ static void on_snapshot(struct slots_step *s, struct hjob *job, const struct sho
     slots_item_touch(job, &job->snap);
 }
 
+static bool ready_in_bounds(const struct shoal_worker_ready *ready)
+{
+    SHOAL_ASSERT(ready->virtual_workers <= SHOAL_VIRTUAL_MAX); /* as it was decoded */
+    return ready->call <= SHOAL_CALLS_MAX && ready->sum_elems <= SHOAL_COUNT_MAX && ready->copy_bytes <= SHOAL_COUNT_MAX &&
+           ready->samples <= SHOAL_COUNT_MAX && ready->steps_per_epoch <= SHOAL_STEPS_MAX;
+}
+
+/* Its numbers are such as a call can have. */
+static bool in_bounds(const struct shoal_worker_message *m)
+{
+    SHOAL_ASSERT(m->kind < SHOAL_WORKER_KIND_COUNT);
+    switch ((enum shoal_worker_kind)m->kind) {
+    case SHOAL_WORKER_HELLO:
+        return m->hello.call <= SHOAL_CALLS_MAX && m->hello.applied_step <= SHOAL_STEPS_MAX &&
+               m->hello.complete_step <= SHOAL_STEPS_MAX;
+    case SHOAL_WORKER_READY: return ready_in_bounds(&m->ready);
+    case SHOAL_WORKER_CLOSED:
+        return m->closed.applied_step <= SHOAL_STEPS_MAX && m->closed.complete_step <= SHOAL_STEPS_MAX;
+    case SHOAL_WORKER_RECORDS: return m->records.call <= SHOAL_CALLS_MAX && m->records.first_step <= SHOAL_STEPS_MAX;
+    case SHOAL_WORKER_DONE: return m->done.call <= SHOAL_CALLS_MAX && m->done.final_step <= SHOAL_STEPS_MAX;
+    case SHOAL_WORKER_FILES:
+    case SHOAL_WORKER_TRAIN_ACKED: return m->acked.call <= SHOAL_CALLS_MAX && m->acked.step <= SHOAL_STEPS_MAX;
+    case SHOAL_WORKER_SNAPSHOT: return m->snapshot.call <= SHOAL_CALLS_MAX && m->snapshot.step <= SHOAL_STEPS_MAX;
+    case SHOAL_WORKER_TRAIN: /* looked at where it is taken */
+    case SHOAL_WORKER_FAILED:
+    case SHOAL_WORKER_UNHEARD:
+    case SHOAL_WORKER_CALL:
+    case SHOAL_WORKER_EPOCH:
+    case SHOAL_WORKER_RECORDS_ACKED:
+    case SHOAL_WORKER_WRITE_FINAL:
+    case SHOAL_WORKER_RELEASE:
+    case SHOAL_WORKER_STOP:
+    case SHOAL_WORKER_TRAIN_STATE:
+    case SHOAL_WORKER_TRAIN_RECORDS:
+    case SHOAL_WORKER_KIND_COUNT: return true;
+    }
+    return false;
+}
+
+/* What it says is not believed, and it is replaced. */
+static void refuse(struct slots_step *s, struct worker *worker)
+{
+    SHOAL_ASSERT(worker_lives(worker)); /* S9 */
+    s->slots->stats.malformed++;
+    if (worker->report.failed)
+        return;
+    worker->report.failed = true;
+    job_cut_text(worker->report.text, sizeof(worker->report.text), "a process of the job said steps or sizes in its name that no call has");
+    slots_worker_changed(s->slots, worker);
+}
+
 void slots_on_worker(struct slots_step *s, struct worker *worker, const struct shoal_worker_message *message)
 {
     struct hjob *job = &s->slots->jobs[worker->job];
     struct shoal_worker_report *report = &worker->report;
 
     SHOAL_ASSERT(worker_lives(worker)); /* S9: the dead say nothing */
+    if (!in_bounds(message)) {
+        refuse(s, worker);
+        return;
+    }
     switch ((enum shoal_worker_kind)message->kind) {
     case SHOAL_WORKER_HELLO: on_hello(s, worker, &message->hello); return;
     case SHOAL_WORKER_READY: on_ready(s, worker, &message->ready); return;

@@ -272,10 +272,10 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
     p->ready_call = shoal_get_u32(r);
     p->epoch = shoal_get_epoch(r);
     p->closed = shoal_get_bool(r);
-    p->applied_step = shoal_get_u64(r);
-    p->complete_step = shoal_get_u64(r);
+    p->applied_step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
+    p->complete_step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
     p->done_call = shoal_get_u32(r);
-    p->final_step = shoal_get_u64(r);
+    p->final_step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
     p->state_digest = shoal_get_u64(r);
     p->files_call = shoal_get_u32(r);
     p->failed = shoal_get_bool(r);
@@ -311,9 +311,9 @@ static void get_progress(struct shoal_reader *r, struct shoal_host_message *m)
 {
     SHOAL_ASSERT(m->kind == SHOAL_HOST_PROGRESS || m->kind == SHOAL_HOST_MARK);
     m->u.progress.call = shoal_get_u32(r);
-    m->u.progress.step = shoal_get_u64(r);
-    m->u.progress.records_acked = shoal_get_u64(r);
-    m->u.progress.logged_step = shoal_get_u64(r);
+    m->u.progress.step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
+    m->u.progress.records_acked = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
+    m->u.progress.logged_step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
     m->u.progress.data_epoch = shoal_get_u32(r);
     m->u.progress.engines = shoal_get_u32(r);
     m->u.progress.rate_milli = shoal_get_u32(r);
@@ -452,7 +452,7 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
     case SHOAL_HOST_PROGRESS: get_progress(r, m); return;
     case SHOAL_HOST_SNAPSHOT:
         m->u.snapshot.call = shoal_get_u32(r);
-        m->u.snapshot.step = shoal_get_u64(r);
+        m->u.snapshot.step = shoal_get_u64_to(r, SHOAL_STEPS_MAX);
         m->u.snapshot.hash = shoal_get_hash(r);
         return;
     case SHOAL_HOST_BROKEN:

@@ -207,11 +207,38 @@ static void test_many_values(void **state)
     }
 }
 
+/* One number that has no room in 63 bits hides nothing of what stands beside it. */
+static void test_integers_beyond_63_bits(void **state)
+{
+    static const char text[] = "{\"jobs\":[{\"id\":\"a\\\"18446744073709551000\",\"steps\":18446744073709551000,\"loss\":0.18446744073709551000,"
+                               "\"big\":18446744073709551000e2},{\"id\":\"b\",\"steps\":9223372036854775807,\"low\":-99999999999999999999}]}";
+    const struct json_value *jobs;
+    struct json_input *input;
+    struct shoal_msg msg;
+    int64_t value;
+    double number;
+
+    (void)state;
+    assert_int_equal(json_input_parse(shoal_view_text(text), &input, &msg), SHOAL_ERR_INVALID); /* a stranger is told */
+    assert_int_equal(json_input_parse_own(shoal_view_text(text), &input, &msg), SHOAL_OK);
+    jobs = json_input_get(json_input_root(input), "jobs");
+    assert_string_equal(json_input_text(json_input_at(jobs, 0), "id"), "a\"18446744073709551000");
+    assert_true(json_input_int(json_input_at(jobs, 0), "steps", &value) && value == INT64_MAX);
+    assert_true(json_input_number(json_input_at(jobs, 0), "loss", &number) && number < 0.19);
+    assert_true(json_input_number(json_input_at(jobs, 0), "big", &number) && number > 1e20);
+    assert_string_equal(json_input_text(json_input_at(jobs, 1), "id"), "b");
+    assert_true(json_input_int(json_input_at(jobs, 1), "steps", &value) && value == INT64_MAX);
+    assert_true(json_input_int(json_input_at(jobs, 1), "low", &value) && value == -INT64_MAX);
+    json_input_free(input);
+    assert_int_equal(json_input_parse_own(shoal_view_text("18446744073709551000}"), &input, &msg), SHOAL_ERR_INVALID);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_writer), cmocka_unit_test(test_escape), cmocka_unit_test(test_replace), cmocka_unit_test(test_lenient),
         cmocka_unit_test(test_depth),  cmocka_unit_test(test_many_values),
+        cmocka_unit_test(test_integers_beyond_63_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -195,6 +195,28 @@ static void test_refused(void **state)
     assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), SHOAL_ERR_MALFORMED);
 }
 
+/* What a leader commits of them, and every reader of its record must read. */
+static void test_steps_that_no_call_has_are_refused(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 14; i++) {
+        const uint64_t step = SHOAL_STEPS_MAX + i % 2; /* the most, and one more */
+        enum shoal_err want = i % 2 == 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+        size_t len;
+
+        fill(i < 6 ? SHOAL_HOST_WORKER : i < 12 ? SHOAL_HOST_PROGRESS : SHOAL_HOST_SNAPSHOT);
+        *(i < 2 ? &out.u.worker.applied_step
+                : i < 4 ? &out.u.worker.complete_step
+                : i < 6 ? &out.u.worker.final_step
+                : i < 8 ? &out.u.progress.step
+                : i < 10 ? &out.u.progress.records_acked
+                : i < 12 ? &out.u.progress.logged_step
+                         : &out.u.snapshot.step) = step;
+        assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(shoal_host_decode(shoal_view_of(bytes, len), &in), want);
+    }
+}
+
 static void must_come_back(void)
 {
     size_t len, len2;
@@ -252,7 +274,7 @@ static void test_routing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_flipped),
-                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_routing),
+                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_steps_that_no_call_has_are_refused), cmocka_unit_test(test_routing),
                                         cmocka_unit_test(test_ranks_beyond_64_stand_at_the_end) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

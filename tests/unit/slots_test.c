@@ -930,6 +930,52 @@ static void test_a_member_that_leaves_closes_the_epoch(void **state)
     teardown();
 }
 
+/* A process of the job speaks in its worker's name: what no call has goes into no report, and the worker is replaced. */
+static void test_steps_that_no_call_has_are_refused(void **state)
+{
+    const uint64_t most = 18446744073709551000ull;
+    static struct shoal_worker_message m[] = { { .kind = SHOAL_WORKER_CLOSED }, { .kind = SHOAL_WORKER_CLOSED }, { .kind = SHOAL_WORKER_HELLO },
+                                               { .kind = SHOAL_WORKER_DONE },   { .kind = SHOAL_WORKER_READY }, { .kind = SHOAL_WORKER_TRAIN_ACKED },
+                                               { .kind = SHOAL_WORKER_SNAPSHOT }, { .kind = SHOAL_WORKER_RECORDS } };
+
+    (void)state;
+    m[0].closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = most };
+    m[1].closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .complete_step = SHOAL_STEPS_MAX + 1 };
+    m[2].hello = (struct shoal_worker_hello){ .worker_id = 11, .token = { 9 }, .epoch = { 3, 0 }, .applied_step = most };
+    m[3].done = (struct shoal_worker_done){ .call = 1, .final_step = most };
+    m[4].ready = (struct shoal_worker_ready){ .call = 1, .virtual_workers = 1, .steps_per_epoch = most };
+    m[5].acked = (struct shoal_worker_acked){ .call = 1, .step = most };
+    m[6].snapshot = (struct shoal_worker_snapshot){ .call = 1, .step = most };
+    m[7].records = (struct shoal_worker_records){ .call = 1, .first_step = most };
+    for (unsigned i = 0; i < sizeof(m) / sizeof(m[0]); i++) {
+        struct shoal_slots_stats stats;
+
+        setup();
+        enter_epoch_3();
+        say_as(11, &m[i]);
+        assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.failed && !in.u.worker.user_code);
+        assert_non_null(strstr(in.u.worker.text, "that no call has"));
+        assert_true(in.u.worker.applied_step <= SHOAL_STEPS_MAX && in.u.worker.complete_step <= SHOAL_STEPS_MAX &&
+                    in.u.worker.final_step == 0);
+        shoal_slots_stats(slots, &stats);
+        assert_int_equal(stats.malformed, 1);
+        teardown();
+    }
+}
+
+static void test_a_step_in_the_page_that_no_call_has_is_not_told(void **state)
+{
+    (void)state;
+    setup();
+    enter_epoch_3();
+    now += SHOAL_S;
+    stepped(11, (struct shoal_epoch){ 3, 0 }, UINT64_MAX);
+    assert_false(sent(SHOAL_HOST_PROGRESS));
+    stepped(11, (struct shoal_epoch){ 3, 0 }, 7);
+    assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 7);
+    teardown();
+}
+
 /* Why no engine can run here is told before the engine's report, which is no failure of the user's code. */
 static void test_why_no_engine_can_run_here_is_told(void **state)
 {
@@ -1456,6 +1502,8 @@ int main(void)
         cmocka_unit_test(test_a_death_closes_the_epoch),
         cmocka_unit_test(test_broken_links_are_told),
         cmocka_unit_test(test_a_worker_that_stands_is_told),
+        cmocka_unit_test(test_steps_that_no_call_has_are_refused),
+        cmocka_unit_test(test_a_step_in_the_page_that_no_call_has_is_not_told),
         cmocka_unit_test(test_why_no_engine_can_run_here_is_told),
         cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),
