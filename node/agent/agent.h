@@ -505,6 +505,8 @@ void agent_job_over(struct agent *agent, struct agent_job *job, const char *text
 void agent_tree_create(struct agent *agent);
 void agent_tree_stop(struct agent_job *job);
 void agent_tree_scan(struct agent *agent, struct agent_job *job);
+/* `fn` is called when a look that begins now has ended, of a folder of few files before this returns. */
+void agent_tree_scan_then(struct agent *agent, struct agent_job *job, void (*fn)(void *arg), void *arg);
 /* Nothing that was found here is still to be sent, or on its way. */
 bool agent_tree_quiet(const struct agent_job *job);
 uint64_t agent_tree_progress_ns(const struct agent_job *job); /* when copying went on last; 0: never */

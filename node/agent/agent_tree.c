@@ -230,6 +230,8 @@ static void over_text(const struct agent *agent, const struct tree_walk *walk, c
 }
 
 static void look_ended(struct tree *tree, const struct tree_walk *walk);
+static struct tree_after *after_take(struct tree *tree);
+static void after_tell(struct tree_after *due); /* the last that is done with a tree in a turn */
 
 /* On the file thread. */
 static void look_walk(struct agent_file_job *file)
@@ -287,6 +289,7 @@ static bool merge_some(struct tree *tree)
 {
     struct looking *looking = tree->looking;
     const struct tree_walk *walk = &looking->walk;
+    struct tree_after *due;
     char over[OVER_BYTES];
 
     if (looking->merged == 0)
@@ -300,8 +303,10 @@ static bool merge_some(struct tree *tree)
     look_ended(tree, walk);
     over_text(tree->agent, walk, over);
     looking_free(looking);
+    due = after_take(tree);
     if (over[0] != '\0')
-        agent_job_over(tree->agent, tree->job, over); /* the last: the job may go with it, and its tree */
+        agent_job_over(tree->agent, tree->job, over); /* the job may go with it, and its tree */
+    after_tell(due);
     return true;
 }
 
@@ -343,9 +348,41 @@ static void say_outside(struct tree *tree, uint64_t outside)
     tree->outside = outside;
 }
 
+/* Out of the tree, which may go: those for whom the look that has ended was the last to wait for. */
+static struct tree_after *after_take(struct tree *tree)
+{
+    struct tree_after **at = &tree->after;
+    struct tree_after *due = NULL;
+
+    while (*at != NULL) {
+        struct tree_after *one = *at;
+
+        if (one->look > tree->begun || tree->looking != NULL) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        one->next = due;
+        due = one;
+    }
+    return due;
+}
+
+static void after_tell(struct tree_after *due)
+{
+    while (due != NULL) {
+        struct tree_after *one = due;
+
+        due = one->next;
+        one->fn(one->arg);
+        free(one);
+    }
+}
+
 /* All that is there has been looked at. */
 static void look_ended(struct tree *tree, const struct tree_walk *walk)
 {
+    tree->over = walk->end == TREE_WALK_OVER;
     if (walk->end == TREE_WALK_WHOLE) {
         tree->baseline = true;
         say_outside(tree, walk->outside);
@@ -362,12 +399,15 @@ static void look_ended(struct tree *tree, const struct tree_walk *walk)
 static void look(struct tree *tree)
 {
     struct tree_walk walk;
+    struct tree_after *due;
     char over[OVER_BYTES] = "";
 
     tree->scanned_ns = agent_now_ns();
     tree->again = false;
+    tree->begun++;
     if (tree->large) {
         look_on_thread(tree);
+        after_tell(after_take(tree)); /* if it cannot be made */
         return;
     }
     walk_begin(tree, &walk, LOOP_LOOKS);
@@ -383,8 +423,10 @@ static void look(struct tree *tree)
         over_text(tree->agent, &walk, over);
     }
     tree_walk_deinit(&walk);
+    due = after_take(tree);
     if (over[0] != '\0')
-        agent_job_over(tree->agent, tree->job, over); /* the last, as in merge_some() */
+        agent_job_over(tree->agent, tree->job, over); /* as in merge_some() */
+    after_tell(due);
 }
 
 static struct tree *tree_need(struct agent *agent, struct agent_job *job)
@@ -411,6 +453,20 @@ void agent_tree_scan(struct agent *agent, struct agent_job *job)
         tree->again = true;
     else if (tree != NULL)
         look(tree);
+}
+
+void agent_tree_scan_then(struct agent *agent, struct agent_job *job, void (*fn)(void *arg), void *arg)
+{
+    struct tree *tree = tree_need(agent, job);
+    struct tree_after *after = tree == NULL ? NULL : malloc(sizeof(*after));
+
+    if (after == NULL) {
+        fn(arg);
+        return;
+    }
+    *after = (struct tree_after){ .next = tree->after, .look = tree->begun + 1, .fn = fn, .arg = arg };
+    tree->after = after;
+    agent_tree_scan(agent, job);
 }
 
 /* Four times a second. */
@@ -442,6 +498,13 @@ void agent_tree_stop(struct agent_job *job)
     job->tree = NULL;
     if (tree == NULL)
         return;
+    while (tree->after != NULL) {
+        struct tree_after *one = tree->after;
+
+        tree->after = one->next;
+        one->fn(one->arg);
+        free(one);
+    }
     tree->closing = true;
     if (tree->open_asks == 0)
         agent_tree_free(tree);

@@ -44,6 +44,7 @@ enum tree_debt {
     TREE_DEBT_UNKNOWN, /* by an agent of this host before this one, or nobody is being told */
     TREE_DEBT_LATE,    /* files are on their way */
     TREE_DEBT_OUTSIDE, /* files lie where none are copied */
+    TREE_DEBT_OVER,    /* there is more than a job may have: what lies behind the bound was not looked at */
 };
 
 struct target {
@@ -79,6 +80,14 @@ struct looking {
     bool walked;
 };
 
+/* Who waits for a look that begins after it was asked for. */
+struct tree_after {
+    struct tree_after *next;
+    uint64_t look; /* the number of that look */
+    void (*fn)(void *arg);
+    void *arg;
+};
+
 struct tree {
     struct agent *agent;
     struct agent_job *job;
@@ -89,10 +98,13 @@ struct tree {
     size_t place_cap; /* a power of two, at least twice `count` */
     struct looking *looking;
     uint64_t looks;
+    uint64_t begun; /* looks that have begun */
+    struct tree_after *after;
     uint64_t rests_until_ns;
     bool again; /* look once more after this look: something has ended since it began */
     bool large; /* looked at on the thread */
     uint64_t outside; /* files that are copied to no host */
+    bool over;        /* the newest look ended at a bound of the job */
     bool spoke; /* a log holds something */
     struct target targets[TREE_TARGETS_MAX];
     size_t target_count;

@@ -482,6 +482,9 @@ static void debt_line(const struct tree *tree, const struct entry *entry, enum t
                        "%llu files on %.60s are copied to no other host: they lie below more than %u folders, or their paths "
                        "have %u bytes or more",
                        (unsigned long long)tree->outside, name, TREE_WALK_DEPTH_MAX, TREE_PATH_BYTES);
+    else if (debt == TREE_DEBT_OVER)
+        (void)snprintf(line, TREE_OWED_BYTES,
+                       "there are files on %.60s that were copied to no other host: its result folder holds more than a job may have", name);
     else if (debt == TREE_DEBT_LATE && entry != NULL && strlen(entry->path) < SHOWN_BYTES &&
              agent_result_is_shown(entry->path))
         (void)snprintf(line, TREE_OWED_BYTES, "not all that the job left on %.60s has been copied, %s among it", name,
@@ -497,7 +500,7 @@ static void owe_one(struct tree *tree, size_t at)
     const struct entry *entry = due_next(tree, at);
     uint8_t args[TREE_OWED_BYTES + 64];
     struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    enum tree_debt debt = tree->outside > 0 ? TREE_DEBT_OUTSIDE : TREE_DEBT_NONE;
+    enum tree_debt debt = tree->over ? TREE_DEBT_OVER : tree->outside > 0 ? TREE_DEBT_OUTSIDE : TREE_DEBT_NONE;
     char line[TREE_OWED_BYTES];
 
     if (entry == NULL && !target->asking)

@@ -648,45 +648,72 @@ void agent_job_over(struct agent *agent, struct agent_job *job, const char *text
     }
 }
 
+struct ending {
+    struct agent *agent;
+    uint64_t worker_id;
+    int32_t status;
+    bool signalled;
+    char text[200];
+};
+
+static void end_tell(void *arg)
+{
+    struct ending *ending = arg;
+    struct agent *agent = ending->agent;
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
+    struct agent_job *job = NULL;
+    struct agent_run *run = agent_run_find(agent, ending->worker_id, &job);
+    char line[320];
+
+    if (run != NULL && job->over[0] != '\0' && run->role != SHOAL_JOB_ENGINE && (ending->signalled || ending->status == 0)) {
+        memcpy(ending->text, job->over, sizeof(ending->text));
+        ending->signalled = false; /* by us, and for good: a driver that was killed by anybody else gets a successor */
+        ending->status = 1;
+    }
+    event.u.exited.worker_id = ending->worker_id;
+    event.u.exited.status = ending->status;
+    event.u.exited.signalled = ending->signalled;
+    if (ending->text[0] != '\0')
+        (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", ending->text);
+    else if (run != NULL && (ending->status != 0 || ending->signalled))
+        last_words(job, run, event.u.exited.text, sizeof(event.u.exited.text));
+    if (run != NULL) {
+        agent_run_end_text(run, ending->status, ending->signalled, event.u.exited.text, line, sizeof(line));
+        agent_log(agent, "%s: %s", job->text, line);
+        if (ending->status != 0 && !agent_run_ended_as_ordered(run, ending->status, ending->signalled))
+            agent_run_launcher(job, run, line);
+        run->used = false;
+    }
+    agent_serve_ended(agent, ending->worker_id);
+    if (!agent->stopping)
+        agent_host_event(agent, &event);
+    agent_run_forget_later(agent, ending->worker_id);
+    free(ending);
+}
+
+/* What it wrote last is on its way before anybody hears of its end; and one that ends well is told to have when all that it wrote
+ * was looked at, and is not too much. */
 static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text)
 {
     struct agent *agent = arg;
-    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
+    struct ending *ending = calloc(1, sizeof(*ending));
     struct agent_job *job = NULL;
     struct agent_run *run = agent_run_find(agent, worker_id, &job);
-    char line[320];
 
-    if (run != NULL && job->over[0] != '\0' && run->role != SHOAL_JOB_ENGINE && signalled) {
-        text = job->over;
-        signalled = false; /* by us, and for good: a driver that was killed by anybody else gets a successor */
-        status = 1;
-    }
-    event.u.exited.worker_id = worker_id;
-    event.u.exited.status = status;
-    event.u.exited.signalled = signalled;
-    if (text[0] != '\0')
-        (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
-    else if (run != NULL && (status != 0 || signalled))
-        last_words(job, run, event.u.exited.text, sizeof(event.u.exited.text));
-    if (run != NULL) {
-        agent_run_end_text(run, status, signalled, event.u.exited.text, line, sizeof(line));
-        agent_log(agent, "%s: %s", job->text, line);
-        if (status != 0 && !agent_run_ended_as_ordered(run, status, signalled))
-            agent_run_launcher(job, run, line);
-    }
+    SHOAL_ASSERT(ending != NULL);
+    *ending = (struct ending){ .agent = agent, .worker_id = worker_id, .status = status, .signalled = signalled };
+    (void)snprintf(ending->text, sizeof(ending->text), "%.199s", text);
     if (run != NULL && run->role == SHOAL_JOB_DRIVER)
         agent_folders_drop_bundle(agent, job);
     if (run != NULL && run->role == SHOAL_JOB_TASK) {
         drop_empty_logs(job, run);
         agent_tree_scan_some(agent, job);
+    } else if (run != NULL && run->role != SHOAL_JOB_ENGINE && status == 0 && !signalled) {
+        agent_tree_scan_then(agent, job, end_tell, ending);
+        return;
     } else if (run != NULL)
-        agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
-    run = agent_run_find(agent, worker_id, &job); /* what the scan has found may have ended the job */
-    if (run != NULL)
-        run->used = false;
-    agent_serve_ended(agent, worker_id);
-    agent_host_event(agent, &event);
-    agent_run_forget_later(agent, worker_id);
+        agent_tree_scan(agent, job);
+    end_tell(ending);
 }
 
 static void on_slot_idle(void *arg, uint32_t slot)

@@ -285,6 +285,36 @@ def test_a_job_that_writes_60000_files_is_ended_and_its_reason_says_why(mesh, sc
     assert "more than %d files" % FILES_MAX in job["detail"] and "files-max" in job["detail"], job
 
 
+# It ends by itself before anybody has looked at what it wrote, once by little and once by much.
+BEYOND = """
+import os
+folder = os.environ["RESULT_DIR"] + "/"
+def write(name):
+    open(folder + name, "w").close()
+for name in ("aaa", "zzz"):
+    write(name)
+if KIND == "bytes":
+    os.truncate(os.open(folder + "sparse", os.O_CREAT | os.O_WRONLY), (1 << 40) - 100)
+else:
+    for i in range(%d):
+        write("f%%d" %% i)
+for name in ("bbb", "yyy"):
+    write(name)
+""" % (FILES_MAX + 100)
+
+
+@pytest.mark.parametrize("kind,option", [("bytes", "files-gib"), ("files", "files-max")])
+def test_a_job_that_wrote_too_much_just_before_it_ended_has_not_finished(mesh, script, kind, option):
+    job = run(mesh, script, "KIND = %r\n" % kind + BEYOND)
+    assert job["state"] == "ERROR", job
+    assert "holds more than" in job["detail"] and option in job["detail"], job
+    files = mesh.hosts[0].get("/v1/jobs/%s/files" % job["id"])  # of the host that has them, where that is reached
+    assert {"aaa", "bbb", "yyy", "zzz"} <= {file["path"] for file in files["files"]} or not files["complete"], files
+    mesh.until(lambda: [text for one in mesh.hosts for text in one.data.glob("jobs/%s/owed/*" % job["id"])
+                        if re.search("more than a job may have|not all that the job left", text.read_text())], 20,
+               "another host knows that it lacks some")
+
+
 HOLE = """
 import os, time
 os.truncate(os.open(os.environ["RESULT_DIR"] + "/hole", os.O_CREAT | os.O_WRONLY), %d << 30)
