@@ -727,6 +727,29 @@ static enum shoal_err settle_entries(struct bundler *b)
     return err;
 }
 
+/* The folders that files bring with them count as if the upload named them. In order by path all of a folder stand together, so a
+ * folder is new where the entry before is not of it, too. */
+static enum shoal_err check_folders(const struct bundler *b)
+{
+    uint64_t count = b->count;
+
+    for (size_t i = 0; i < b->count; i++) {
+        const char *path = b->entries[i].path;
+        const char *before = i == 0 ? "" : b->entries[i - 1].path;
+        size_t same = 0;
+
+        while (path[same] != '\0' && path[same] == before[same])
+            same++;
+        for (const char *slash = strchr(path + same, '/'); slash != NULL; slash = strchr(slash + 1, '/'))
+            count++;
+    }
+    if (count <= b->limits.entries_max)
+        return SHOAL_OK;
+    return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG,
+                      "upload: more than %u entries: %zu, and %llu folders that they lie in; leave out what the script does not need",
+                      b->limits.entries_max, b->count, (unsigned long long)(count - b->count));
+}
+
 /* The one directory that everything lies in, or "". */
 static void find_top(const struct bundler *b, char *top, size_t cap)
 {
@@ -942,6 +965,8 @@ static enum shoal_err make(struct bundler *b, int *fd, struct shoal_bundle_info 
         err = copy_links(b);
     if (err == SHOAL_OK)
         err = settle_entries(b);
+    if (err == SHOAL_OK)
+        err = check_folders(b);
     if (err == SHOAL_OK) {
         find_top(b, info->top, sizeof(info->top));
         err = add_prefix(b, info);

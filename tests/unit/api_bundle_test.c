@@ -703,6 +703,34 @@ static void test_bombs(void **state)
     expect_refused(fd, "x.tar", "more than 1000 entries");
 }
 
+/* Folders that nobody names are made all the same. */
+static void test_folders_of_files_are_counted(void **state)
+{
+    static struct item items[501];
+    static char names[501][64];
+    struct shoal_bundle_info info;
+    struct shoal_msg msg;
+    int fd, bundle;
+
+    (void)state;
+    for (unsigned i = 0; i < 501; i++) { /* a folder of its own for each, and some that all lie in */
+        (void)snprintf(names[i], sizeof(names[i]), i == 500 ? "a/last" : "a/b-c/e%03u/x", i);
+        items[i] = (struct item){ .path = names[i], .content = "" };
+    }
+    fd = pack(TAR_GZ, items, 498); /* with 498 folders, a and a/b-c: 998 */
+    assert_int_equal(make(fd, "x.tar", "", &bundle, &info, &msg), SHOAL_OK);
+    (void)close(bundle);
+    (void)close(fd);
+    fd = pack(ZIP, items, 499); /* the most */
+    assert_int_equal(make(fd, "x.zip", "", &bundle, &info, &msg), SHOAL_OK);
+    (void)close(bundle);
+    (void)close(fd);
+    fd = pack(TAR_GZ, items, 500);
+    expect_refused(fd, "x.tar", "more than 1000 entries: 500, and 502 folders");
+    fd = pack(ZIP, items, 501);
+    expect_refused(fd, "x.zip", "more than 1000 entries");
+}
+
 static void test_names_and_prefix(void **state)
 {
     static const struct {
@@ -932,6 +960,7 @@ int main(void)
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_folders_of_files_are_counted),
         cmocka_unit_test(test_names_and_prefix),
         cmocka_unit_test(test_single_file),
         cmocka_unit_test(test_empty_bundle),
