@@ -16,7 +16,7 @@ CFLAGS  := $(WARN) $(OPT_$(FLAVOUR)) -fPIC -ffp-contract=off -fvisibility=hidden
 LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed -Wl,-z,relro,-z,now
 
 # One library, one file suffix: node/x_lmdb.c is all that knows LMDB. The agent links no UCX, the worker library no libuv.
-LIBS      := -luv -lsodium -llmdb -lhttp_parser -lnghttp2 -lssl -lcrypto -ljansson -larchive -lncursesw -ldl -lpthread -lm
+LIBS      := -luv -lsodium -llmdb -lhttp_parser -lnghttp2 -lssl -lcrypto -ljansson -larchive -lz -lncursesw -ldl -lpthread -lm
 WORKLIBS  := -lcrypto -ldl -lpthread -lm
 
 AGENT_SRC  := $(filter-out node/runner_main.c node/runner/warm_python.c,$(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c))

@@ -9,6 +9,7 @@
  * B4. Unpacking opens one component at a time, beneath the folder, never through a link, and only makes new files.
  * Source: reference of hostile archives; openat2(2), RESOLVE_BENEATH. */
 #include "bundle_file_sodium.h"
+#include "bundle_kind.h"
 #include "bundle_links.h"
 
 #include <archive.h>
@@ -369,21 +370,6 @@ static enum shoal_err walk_archive(struct bundler *b, struct archive *archive)
     }
 }
 
-enum upload_kind { UPLOAD_FILE, UPLOAD_TAR, UPLOAD_GZIP, UPLOAD_ZIP };
-
-static enum upload_kind kind_of(const uint8_t *head, size_t len)
-{
-    if (len >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return UPLOAD_GZIP;
-    if (len >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0))
-        return UPLOAD_ZIP;
-    if (len >= 262 && memcmp(head + 257, "ustar", 5) == 0)
-        return UPLOAD_TAR;
-    return UPLOAD_FILE;
-}
-
-bool shoal_bundle_is_archive(const uint8_t *head, size_t len) { return kind_of(head, len) != UPLOAD_FILE; }
-
 /* A tar ends with zero blocks; without them it was cut between two entries, which its reader does not notice. */
 static enum shoal_err check_tar_end(struct bundler *b, const struct shoal_bundle_upload *upload)
 {
@@ -479,7 +465,16 @@ static enum shoal_err check_zip(struct bundler *b, const struct shoal_bundle_upl
     return SHOAL_OK;
 }
 
-static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_upload *upload, enum upload_kind kind)
+/* What an archive may unpack to, by B3, with the heads of its entries. */
+static uint64_t packed_most(const struct bundler *b)
+{
+    const uint64_t by_ratio = b->packed < UINT64_MAX / 2 / b->limits.ratio_max ? b->packed * b->limits.ratio_max : UINT64_MAX / 2;
+    const uint64_t most = by_ratio < RATIO_FREE_BYTES ? RATIO_FREE_BYTES : by_ratio;
+
+    return (most < b->limits.bytes_max ? most : b->limits.bytes_max) + (uint64_t)b->limits.entries_max * 4 * SHOAL_KIB;
+}
+
+static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_upload *upload, enum bundle_kind kind)
 {
     struct archive *archive = archive_read_new();
     size_t before = b->count;
@@ -488,17 +483,19 @@ static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_
     if (archive == NULL)
         return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
     /* Only what is wanted: every further format is a parser that strangers can feed. */
-    if (kind == UPLOAD_ZIP)
+    if (kind == BUNDLE_OF_ZIP)
         (void)archive_read_support_format_zip_seekable(archive);
     else
         (void)archive_read_support_format_tar(archive);
-    if (kind == UPLOAD_GZIP)
+    if (kind == BUNDLE_OF_GZIP)
         (void)archive_read_support_filter_gzip(archive);
     if (lseek(upload->fd, 0, SEEK_SET) != 0)
         err = bundle_disk_error(b->msg, "reading an upload");
-    else if (kind == UPLOAD_TAR)
+    else if (kind == BUNDLE_OF_GZIP)
+        err = bundle_gzip_check(upload->fd, upload->bytes, packed_most(b), b->msg);
+    else if (kind == BUNDLE_OF_TAR)
         err = check_tar_end(b, upload);
-    else if (kind == UPLOAD_ZIP)
+    else if (kind == BUNDLE_OF_ZIP)
         err = check_zip(b, upload);
     if (err == SHOAL_OK && archive_read_open_fd(archive, upload->fd, BUNDLE_BLOCK_BYTES) != ARCHIVE_OK)
         err = archive_error(b, archive, NULL);
@@ -552,32 +549,12 @@ static bool ends_with(const char *text, const char *end)
     return len >= end_len && strcmp(text + len - end_len, end) == 0;
 }
 
-/* What a file is packed with that is not read here; NULL: nothing that is known. */
-static const char *packed_with(const uint8_t *head, size_t len)
-{
-    static const struct {
-        const char *name, *bytes;
-        size_t len;
-    } rows[] = { { "bzip2", "BZh", 3 },
-                 { "xz", "\xfd"
-                         "7zXZ",
-                   5 },
-                 { "zstd", "\x28\xb5\x2f\xfd", 4 },
-                 { "7z", "7z\xbc\xaf\x27\x1c", 6 },
-                 { "rar", "Rar!\x1a\x07", 6 } };
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (len >= rows[i].len && memcmp(head, rows[i].bytes, rows[i].len) == 0)
-            return rows[i].name;
-    return NULL;
-}
-
 /* A single file may be packed: it is the script's own. One that is named as an archive is none that may be. */
 static enum shoal_err refuse_archive(struct bundler *b, const struct shoal_bundle_upload *upload, const uint8_t *head, size_t len)
 {
     static const char *const archive_names[] = { ".tar", ".tgz", ".gz", ".zip", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz",
                                                  ".tar.zst", ".tzst", ".7z", ".rar" };
-    const char *packed = packed_with(head, len);
+    const char *packed = bundle_packed_with(head, len);
 
     if (packed != NULL && upload->name[0] == '\0')
         return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: it is %s; send a tar, a tar packed with gzip, a zip, or one file", packed);
@@ -592,7 +569,7 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
 {
     uint8_t head[512] = { 0 };
     size_t len = upload->bytes < sizeof(head) ? (size_t)upload->bytes : sizeof(head);
-    enum upload_kind kind;
+    enum bundle_kind kind;
     enum shoal_err err;
 
     if (upload->bytes == 0)
@@ -601,8 +578,8 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
     err = bundle_read_all(upload->fd, head, len, 0, b->msg);
     if (err != SHOAL_OK)
         return err;
-    kind = kind_of(head, len);
-    if (kind != UPLOAD_FILE)
+    kind = bundle_kind_of(head, len);
+    if (kind != BUNDLE_OF_FILE)
         return take_archive(b, upload, kind);
     err = refuse_archive(b, upload, head, len);
     return err == SHOAL_OK ? take_file(b, upload) : err;

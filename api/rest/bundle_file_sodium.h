@@ -28,6 +28,8 @@ enum shoal_err bundle_disk_error(struct shoal_msg *msg, const char *what);
 SHOAL_MUST_CHECK enum shoal_err bundle_write_all(int fd, const uint8_t *bytes, size_t len, struct shoal_msg *msg);
 SHOAL_MUST_CHECK enum shoal_err bundle_read_all(int fd, uint8_t *bytes, size_t len, uint64_t offset,
                                                 struct shoal_msg *msg);
+/* MALFORMED: what gzip packed does not come out as its own CRCs and lengths say. Up to `bytes_max` of it. */
+SHOAL_MUST_CHECK enum shoal_err bundle_gzip_check(int fd, uint64_t bytes, uint64_t bytes_max, struct shoal_msg *msg);
 /* A number of the file, the lowest byte first. */
 uint64_t bundle_get_le(const uint8_t *at, unsigned width);
 /* The bytes whose hash names a bundle: the magic, then each entry in the order of paths. */

@@ -675,6 +675,55 @@ static void test_damaged(void **state)
     (void)close(fd);
 }
 
+/* Bytes that changed on their way: gzip's own CRC says so, of each member. */
+static void test_damaged_gzip(void **state)
+{
+    int fd = pack(TAR_GZ, good, sizeof(good) / sizeof(good[0]));
+    uint64_t whole = size_of(fd);
+    uint8_t *bytes = calloc(1, 2 * whole + 64);
+    struct shoal_bundle_info info, sound;
+    struct shoal_msg msg;
+    unsigned damaged = 0;
+    int bad, bundle;
+
+    (void)state;
+    assert_int_equal(pread(fd, bytes, whole, 0), whole);
+    assert_int_equal(make(fd, "x.tar.gz", "", &bundle, &sound, &msg), SHOAL_OK);
+    (void)close(bundle);
+    for (uint64_t bit = 10 * 8; bit < whole * 8; bit++) { /* behind the head, which says nothing of the content */
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        bad = file_of(bytes, whole);
+        if (make(bad, "x.tar.gz", "", &bundle, &info, &msg) == SHOAL_OK) {
+            damaged += !shoal_hash_equal(info.hash, sound.hash); /* a few bits change nothing of what comes out */
+            (void)close(bundle);
+        }
+        (void)close(bad);
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_int_equal(damaged, 0);
+    memset(bytes + whole - 8, 0, 4);
+    bad = file_of(bytes, whole);
+    expect_refused(bad, "x.tar.gz", "damaged or cut short, pack and send it again");
+    /* Two members are one archive; what is no member behind them is nobody's. */
+    assert_int_equal(pread(fd, bytes, whole, 0), whole);
+    bad = file_of(bytes, whole + 16);
+    assert_int_equal(make(bad, "x.tar.gz", "", &bundle, &info, &msg), SHOAL_OK);
+    assert_int_equal(info.entries, 4);
+    (void)close(bundle);
+    (void)close(bad);
+    memcpy(bytes + whole, bytes, whole);
+    bytes[2 * whole - 6] ^= 1; /* of the second one's CRC */
+    bad = file_of(bytes, 2 * whole);
+    expect_refused(bad, "x.tar.gz", "damaged or cut short, pack and send it again");
+    bytes[2 * whole - 6] ^= 1;
+    bad = file_of(bytes, 2 * whole);
+    assert_int_equal(make(bad, "x.tar.gz", "", &bundle, &info, &msg), SHOAL_OK);
+    (void)close(bundle);
+    (void)close(bad);
+    free(bytes);
+    (void)close(fd);
+}
+
 static void test_bombs(void **state)
 {
     size_t len = 40u << 20;
@@ -959,6 +1008,7 @@ int main(void)
         cmocka_unit_test(test_not_archives),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_damaged_gzip),
         cmocka_unit_test(test_bombs),
         cmocka_unit_test(test_folders_of_files_are_counted),
         cmocka_unit_test(test_names_and_prefix),

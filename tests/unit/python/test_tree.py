@@ -86,7 +86,7 @@ DEFAULTS = {
 # A library's headers, and the suffix of the files that may include them: `ls` shows where a library can leak.
 SUFFIXES = {
     "uv": "uv", "lmdb": "lmdb", "msgpack": "msgpack", "jansson": "jansson", "sodium": "sodium", "curl": "curl", "curses": "ncurses",
-    "archive": "archive", "archive_entry": "archive", "openssl": "openssl", "http_parser": "parser", "nghttp2": "nghttp2", "ucp": "ucx", "ucs": "ucx",
+    "archive": "archive", "archive_entry": "archive", "zlib": "zlib", "openssl": "openssl", "http_parser": "parser", "nghttp2": "nghttp2", "ucp": "ucx", "ucs": "ucx",
 }
 # More than one library in a file: what the second one does there.
 SECOND = {
