@@ -500,9 +500,11 @@ static void owe_one(struct tree *tree, size_t at)
     const struct entry *entry = due_next(tree, at);
     uint8_t args[TREE_OWED_BYTES + 64];
     struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    enum tree_debt debt = tree->over ? TREE_DEBT_OVER : tree->outside > 0 ? TREE_DEBT_OUTSIDE : TREE_DEBT_NONE;
+    enum tree_debt debt = tree->outside > 0 ? TREE_DEBT_OUTSIDE : TREE_DEBT_NONE;
     char line[TREE_OWED_BYTES];
 
+    if (tree->over)
+        debt = TREE_DEBT_OVER;
     if (entry == NULL && !target->asking)
         target->due_ns = 0;
     else if (target->due_ns == 0)
