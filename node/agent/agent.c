@@ -659,7 +659,7 @@ static enum shoal_err read_password(const struct shoal_cli_agent *options, char 
     uint8_t chance[9];
 
     if (!shoal_mesh_user_name_is_valid(options->admin_user[0] == '\0' ? "admin" : options->admin_user))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "--admin-user: \"%.70s\": use 1 to 63 of A-Z a-z 0-9 . _ @ -",
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "--admin-user: \"%.70s\": use 1 to 63 of A-Z a-z 0-9 . _ @ -, a letter or digit first",
                           options->admin_user);
     *made = options->admin_password_file[0] == '\0';
     if (!*made)

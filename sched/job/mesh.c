@@ -81,6 +81,8 @@ static bool text_same_folded(const char *a, const char *b)
     return lower(a[i]) == lower(b[i]);
 }
 
+#define USER_NAME "user name '%s': use 1 to 63 of A-Z a-z 0-9 . _ @ -, a letter or digit first"
+
 static bool name_is_valid(const char *name)
 {
     size_t len = strlen(name);
@@ -97,9 +99,17 @@ static bool name_is_valid(const char *name)
     return true;
 }
 
+/* Its results lie in a folder of that name. */
+static bool begins_plain(const char *name)
+{
+    char c = lower(name[0]);
+
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
 bool shoal_mesh_user_name_is_valid(const char *name)
 {
-    return strlen(name) < SHOAL_MESH_TEXT_BYTES && name_is_valid(name);
+    return strlen(name) < SHOAL_MESH_TEXT_BYTES && name_is_valid(name) && begins_plain(name);
 }
 
 /* ---- Codec ---------------------------------------------------------------------------------------------------- */
@@ -645,7 +655,7 @@ static enum shoal_err check_new_user(const struct shoal_mesh *mesh, const struct
 {
     SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX); /* M6 */
     if (!name_is_valid(user->name))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "user name '%s': use 1 to 63 of A-Z a-z 0-9 . _ @ -", user->name);
+        return shoal_fail(msg, SHOAL_ERR_INVALID, USER_NAME, user->name);
     if (user->password[0] == '\0')
         return shoal_fail(msg, SHOAL_ERR_INVALID, "user '%s' has no password hash", user->name);
     if (shoal_mesh_user_find(mesh, user->name) != NULL)
@@ -767,6 +777,9 @@ enum shoal_err shoal_mesh_check(const struct shoal_mesh *mesh, struct shoal_view
     SHOAL_ASSERT(mesh->initialised == (mesh->user_count > 0)); /* M3 */
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "the command does not decode; is this node older than the one that sent it?");
+    /* Not where entries are applied: a leader of the version before takes others. */
+    if ((c.kind == SHOAL_MESH_INIT || c.kind == SHOAL_MESH_ADD_USER) && !shoal_mesh_user_name_is_valid(c.user.name))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, USER_NAME, c.user.name);
     return check(mesh, &c, msg);
 }
 

@@ -274,6 +274,31 @@ static void test_a_state_with_less_replaces_one_with_more(void **state)
     shoal_mesh_destroy(more);
 }
 
+/* Results lie in a folder of the user's name. An entry of a leader of the version before is applied as there. */
+static void test_new_names_begin_with_a_letter_or_digit(void **state)
+{
+    static const char *const names[] = { "..", ".", "...", ".a", "-a", "_a", "@a", "a", "7", "A.b" };
+    struct shoal_mesh *mesh = made();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct shoal_mesh_command c = command_of(SHOAL_MESH_ADD_USER, names[i]);
+        uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+        struct shoal_msg msg = { "" };
+        size_t len;
+
+        assert_int_equal(shoal_mesh_command_encode(&c, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(shoal_mesh_check(mesh, shoal_view_of(bytes, len), &msg), i < 7 ? SHOAL_ERR_INVALID : SHOAL_OK);
+        assert_true(i >= 7 || strstr(msg.text, "a letter or digit first") != NULL);
+        assert_true(shoal_mesh_user_name_is_valid(names[i]) == (i >= 7));
+        assert_int_equal(apply(mesh, &c), SHOAL_OK);
+        c.kind = SHOAL_MESH_SET_PASSWORD; /* who is there goes on */
+        assert_int_equal(shoal_mesh_command_encode(&c, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(shoal_mesh_check(mesh, shoal_view_of(bytes, len), &msg), SHOAL_OK);
+    }
+    shoal_mesh_destroy(mesh);
+}
+
 static void test_nothing_before_init_and_nothing_twice(void **state)
 {
     struct shoal_mesh *mesh = shoal_mesh_create();
@@ -413,6 +438,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_new_names_begin_with_a_letter_or_digit),
         cmocka_unit_test(test_init_sets_the_defaults),
         cmocka_unit_test(test_a_user_with_many_revoked_tokens_gets_no_more_rows),
         cmocka_unit_test(test_many_users_that_revoke_leave_a_reserve),
