@@ -5,10 +5,12 @@
  *
  * E1. Regular files only, and no link is followed: a job may have put anything there.
  * E2. Neither *.tmp nor *.part, hidden names or __pycache__: they are on their way to another name, or nobody's result.
- * E3. A submitted file is none: unpacking gives it SHOAL_BUNDLE_MTIME_S, and whoever writes to it changes that. */
+ * E3. A submitted file is none: unpacking gives it SHOAL_BUNDLE_MTIME_S, and whoever writes to it changes that.
+ * E4. What lies in a folder that may not be looked into counts as one file that is left out. */
 #include "agent_results.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +90,9 @@ static void look_at(struct agent_results *results, const char *path, const struc
     memcpy(result->path, path, strlen(path) + 1);
 }
 
+/* E4 */
+static void note_shut(struct agent_results *results) { results->left_out += errno == EACCES; }
+
 static bool is_left(const char *name) { return name[0] == '.' || strcmp(name, "__pycache__") == 0; }
 
 /* What lies in a folder that is too deep, or whose path is too long. Takes the descriptor. */
@@ -96,13 +101,19 @@ static void count(int fd, unsigned depth, struct agent_results *results)
     DIR *dir = fd < 0 || depth > COUNTED_DEPTH_MAX ? NULL : fdopendir(fd);
     const struct dirent *entry;
 
+    if (fd < 0)
+        note_shut(results);
     if (fd >= 0 && dir == NULL)
         (void)close(fd);
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
         struct stat facts;
 
-        if (is_left(entry->d_name) || fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+        if (is_left(entry->d_name))
             continue;
+        if (fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0) {
+            note_shut(results);
+            continue;
+        }
         if (S_ISDIR(facts.st_mode))
             count(openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), depth + 1, results);
         else if (S_ISREG(facts.st_mode) && !agent_result_is_temporary(entry->d_name) &&
@@ -119,6 +130,8 @@ static void walk(const char *root, const char *relative, unsigned depth, struct 
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     const struct dirent *entry;
 
+    if (fd < 0)
+        note_shut(results);
     if (fd >= 0 && dir == NULL)
         (void)close(fd);
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
@@ -126,8 +139,12 @@ static void walk(const char *root, const char *relative, unsigned depth, struct 
         struct stat facts;
         bool fits;
 
-        if (is_left(entry->d_name) || fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+        if (is_left(entry->d_name))
             continue;
+        if (fstatat(fd, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0) {
+            note_shut(results);
+            continue;
+        }
         fits = (size_t)snprintf(path, sizeof(path), "%s%s%s", relative, relative[0] == '\0' ? "" : "/", entry->d_name) <
                AGENT_RESULT_PATH_BYTES;
         if (S_ISDIR(facts.st_mode) && fits && depth < AGENT_RESULT_DEPTH_MAX)

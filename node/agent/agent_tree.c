@@ -383,6 +383,7 @@ static void after_tell(struct tree_after *due)
 static void look_ended(struct tree *tree, const struct tree_walk *walk)
 {
     tree->over = walk->end == TREE_WALK_OVER;
+    tree->shut = walk->shut;
     if (walk->end == TREE_WALK_WHOLE) {
         tree->baseline = true;
         say_outside(tree, walk->outside);

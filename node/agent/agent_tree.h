@@ -44,6 +44,7 @@ enum tree_debt {
     TREE_DEBT_UNKNOWN, /* by an agent of this host before this one, or nobody is being told */
     TREE_DEBT_LATE,    /* files are on their way */
     TREE_DEBT_OUTSIDE, /* files lie where none are copied */
+    TREE_DEBT_SHUT,    /* folders may not be looked into */
     TREE_DEBT_OVER,    /* there is more than a job may have: what lies behind the bound was not looked at */
 };
 
@@ -104,6 +105,7 @@ struct tree {
     bool again; /* look once more after this look: something has ended since it began */
     bool large; /* looked at on the thread */
     uint64_t outside; /* files that are copied to no host */
+    bool shut;        /* some folders may not be looked into */
     bool over;        /* the newest look ended at a bound of the job */
     bool spoke; /* a log holds something */
     struct target targets[TREE_TARGETS_MAX];

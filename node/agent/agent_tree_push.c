@@ -482,6 +482,8 @@ static void debt_line(const struct tree *tree, const struct entry *entry, enum t
                        "%llu files on %.60s are copied to no other host: they lie below more than %u folders, or their paths "
                        "have %u bytes or more",
                        (unsigned long long)tree->outside, name, TREE_WALK_DEPTH_MAX, TREE_PATH_BYTES);
+    else if (debt == TREE_DEBT_SHUT)
+        (void)snprintf(line, TREE_OWED_BYTES, "what lies in folders on %.60s that nobody may read is copied to no other host", name);
     else if (debt == TREE_DEBT_OVER)
         (void)snprintf(line, TREE_OWED_BYTES,
                        "there are files on %.60s that were copied to no other host: its result folder holds more than a job may have", name);
@@ -503,6 +505,8 @@ static void owe_one(struct tree *tree, size_t at)
     enum tree_debt debt = tree->outside > 0 ? TREE_DEBT_OUTSIDE : TREE_DEBT_NONE;
     char line[TREE_OWED_BYTES];
 
+    if (tree->shut)
+        debt = TREE_DEBT_SHUT;
     if (tree->over)
         debt = TREE_DEBT_OVER;
     if (entry == NULL && !target->asking)

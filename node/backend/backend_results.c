@@ -212,8 +212,8 @@ static void on_result_files(void *arg, enum shoal_err err, const char *text, con
     }
     if (err == SHOAL_OK && files->left_out > 0)
         (void)snprintf(call->said, sizeof(call->said),
-                       "%llu files are not in this list: there are too many, their names cannot be shown, or they lie "
-                       "below more than %u folders",
+                       "%llu files are not in this list: there are too many, their names cannot be shown, they lie "
+                       "below more than %u folders, or in folders that nobody may read",
                        (unsigned long long)files->left_out, AGENT_RESULT_DEPTH_MAX);
     else
         (void)snprintf(call->said, sizeof(call->said), "%s", err == SHOAL_OK ? files->owed : text);

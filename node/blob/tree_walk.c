@@ -128,6 +128,7 @@ static bool go_down(struct tree_walk *walk, const struct folder *above, const ch
     if (!count_folder(walk, folder.depth))
         return false;
     folder.fd = openat(above->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    walk->shut = walk->shut || (folder.fd < 0 && errno == EACCES);
     walk->blind = walk->blind || (folder.fd < 0 && errno != ENOENT);
     return folder.fd < 0 || walk_folder(walk, &folder, path);
 }
@@ -147,6 +148,7 @@ static bool look_at(struct tree_walk *walk, const struct folder *folder, const c
         return false;
     }
     if (fstatat(folder->fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0) {
+        walk->shut = walk->shut || errno == EACCES;
         walk->blind = walk->blind || errno != ENOENT;
         return true;
     }

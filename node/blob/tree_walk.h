@@ -47,6 +47,7 @@ struct tree_walk {
     uint64_t outside;      /* regular files that are not replicated since they lie too deep, or their paths are too long */
     bool too_deep;         /* TREE_WALK_OVER by folders within folders */
     bool too_wide;         /* ... by their number */
+    bool shut;             /* a folder, or what lies in it, may not be looked at: the job has taken its rights away */
     bool blind;            /* something could not be looked at: what is not found may be there all the same */
 };
 

@@ -127,6 +127,31 @@ static void what_a_walk_finds(void **state)
     assert_int_equal(results.count, 0);
 }
 
+static void a_folder_that_may_not_be_read_is_counted(void **state)
+{
+    char root[] = "/tmp/shoal-results-XXXXXX";
+    char path[600];
+    struct agent_results results;
+    bool all = geteuid() == 0;
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(chmod(root, 0755), 0);
+    put(root, "open", "yes", 1700000000);
+    put(root, "shut/one", "no", 1700000000);
+    (void)snprintf(path, sizeof(path), "%s/shut", root);
+    assert_int_equal(chmod(path, 0), 0);
+    assert_int_equal(all ? seteuid(65534) : 0, 0);
+    agent_results_walk(root, &results);
+    assert_int_equal(all ? seteuid(0) : 0, 0);
+    assert_int_equal(results.count, 1);
+    assert_int_equal(results.left_out, 1);
+    free(results.list);
+    assert_int_equal(chmod(path, 0700), 0);
+    (void)snprintf(path, sizeof(path), "rm -rf %s", root);
+    assert_int_equal(system(path), 0);
+}
+
 /* What cannot be listed is counted: else the list would seem whole. */
 static void what_lies_too_deep_is_counted(void **state)
 {
@@ -267,6 +292,7 @@ static void a_list_of_many_blobs_takes_little_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(names_that_are_shown), cmocka_unit_test(what_a_walk_finds),
+                                        cmocka_unit_test(a_folder_that_may_not_be_read_is_counted),
                                         cmocka_unit_test(what_lies_too_deep_is_counted),
                                         cmocka_unit_test(a_list_of_logs_says_that_there_are_more),
                                         cmocka_unit_test(a_list_of_the_version_before_has_no_more),

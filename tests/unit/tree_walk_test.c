@@ -251,7 +251,7 @@ static void a_folder_that_cannot_be_read_is_not_empty(void **state)
     make_folder(f, "shut");
     make_file(f, "shut/two", 1);
     tree_walk(f->root, &walk);
-    assert_false(walk.blind);
+    assert_false(walk.blind || walk.shut);
     tree_walk_deinit(&walk);
     (void)snprintf(path, sizeof(path), "%s/shut", f->root);
     assert_int_equal(chmod(path, 0), 0);
@@ -260,7 +260,7 @@ static void a_folder_that_cannot_be_read_is_not_empty(void **state)
     walk = unbounded();
     tree_walk(f->root, &walk);
     assert_int_equal(all ? seteuid(0) : 0, 0);
-    assert_true(walk.blind);
+    assert_true(walk.blind && walk.shut);
     assert_true(told(&walk, "one"));
     tree_walk_deinit(&walk);
     assert_int_equal(chmod(path, 0700), 0);
