@@ -83,6 +83,7 @@ $(OUT)/tests/%: $(OUT)/tests/%.o $(OUT)/core.a
 JOB_EVENTS := agent_bundle_let_go agent_folders_remove agent_host_event agent_materialise agent_serve_ended agent_serve_forget \
               agent_tree_deleted shoal_cache_put workers_close workers_create workers_kill workers_slot_left
 $(OUT)/tests/unit/job_events_test: LDFLAGS += $(JOB_EVENTS:%=-Wl,--wrap=%)
+$(OUT)/tests/unit/manifest_test: LDFLAGS += -Wl,--wrap=agent_host_event -Wl,--wrap=agent_find_result_dir -Wl,--wrap=agent_store_below
 $(OUT)/tests/unit/archive_making_test: LDFLAGS += -Wl,--wrap=agent_event -Wl,--wrap=agent_read_blob
 
 # Tests put it between an agent and its disk.

@@ -278,7 +278,8 @@ struct agent {
     struct ledger_looks *ledger_looks; /* agent_ledger.c */
     struct audit_queue *audits;        /* agent_audit.c */
     struct making *makings;            /* agent_archive.c, N6 */
-    bool makings_start;
+    struct listing *listings;          /* agent_manifest.c, M1 */
+    bool makings_start, listings_start;
     struct curve_queue *curves;        /* agent_metrics.c */
     struct agent_spares spares;
     uv_timer_t tree_timer;

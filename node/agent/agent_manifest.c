@@ -3,7 +3,10 @@
  *   <64 hex of the file's blob> <size> <mtime> <x or -> <path relative to RESULT_DIR>\n
  *
  * It is made when the ledger has settled; every file in it is a blob on two hosts before. A thread looks for the files: the
- * folder is the job's, which may have laid a million links there. */
+ * folder is the job's, which may have laid a million links there.
+ *
+ * M1. One is made once at a time, however often it is asked for meanwhile (the leader asks every 2 s, and a large file takes
+ *     longer), and LISTINGS_MAX at a time: more would take each other's room in the blob store, and fail. */
 #include "agent.h"
 
 #include "agent_ledger.h"
@@ -22,6 +25,7 @@
 #define MANIFEST_FILES_MAX 4096
 #define LEDGER_WAIT_NS (20 * SHOAL_S)
 #define YIELD_LOOKS 64u /* as tree_walk.c */
+#define LISTINGS_MAX 8
 
 struct listed {
     char path[256];
@@ -32,6 +36,9 @@ struct listed {
 };
 
 struct listing {
+    struct listing *after; /* the next in the agent's list, the oldest first */
+    bool settled;          /* the ledger is (M1: it waits for others) */
+    bool runs;
     uv_work_t work;
     struct agent *agent;
     struct shoal_job_id job;
@@ -94,18 +101,32 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const struct listed *)a)->path, ((const struct listed *)b)->path);
 }
 
+static void listing_free(struct listing *l)
+{
+    struct listing **at = &l->agent->listings;
+
+    while (*at != l)
+        at = &(*at)->after;
+    *at = l->after;
+    free(l->files);
+    free(l);
+}
+
+static void start_listings(struct agent *agent);
+
 static void listing_end(struct listing *l, enum shoal_err err, const char *text, struct shoal_hash hash)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MANIFEST };
+    struct agent *agent = l->agent;
 
     event.u.manifest.job = l->job;
     event.u.manifest.call = l->call;
     event.u.manifest.ok = err == SHOAL_OK;
     event.u.manifest.hash = hash;
     (void)snprintf(event.u.manifest.text, sizeof(event.u.manifest.text), "%.199s", text);
-    agent_host_event(l->agent, &event);
-    free(l->files);
-    free(l);
+    listing_free(l);
+    agent_host_event(agent, &event);
+    start_listings(agent);
 }
 
 static void on_list_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
@@ -165,6 +186,18 @@ static void store_next(struct listing *l)
         agent_store_below(l->agent, l->job, l->root, l->files[l->next].path, on_file_stored, l);
 }
 
+/* This agent stops: nobody asks for them. */
+static void drop_waiting(struct agent *agent)
+{
+    struct listing *l, *after;
+
+    for (l = agent->listings; l != NULL; l = after) {
+        after = l->after;
+        if (l->settled && !l->runs)
+            listing_free(l);
+    }
+}
+
 /* On a thread. */
 static void list_run(uv_work_t *work)
 {
@@ -180,8 +213,8 @@ static void list_ended(uv_work_t *work, int status)
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
     if (status != 0 || l->agent->stopping) {
-        free(l->files);
-        free(l);
+        drop_waiting(l->agent);
+        listing_free(l);
         return;
     }
     shoal_job_id_text(l->job, text);
@@ -193,15 +226,12 @@ static void list_ended(uv_work_t *work, int status)
         store_next(l);
 }
 
-static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_t call)
+static void manifest_begin(struct listing *l)
 {
-    struct agent_job *here = agent_job_find(agent, job);
-    struct listing *l = calloc(1, sizeof(*l));
+    struct agent *agent = l->agent;
+    struct agent_job *here = agent_job_find(agent, l->job);
 
-    SHOAL_ASSERT(l != NULL);
-    l->agent = agent;
-    l->job = job;
-    l->call = call;
+    l->runs = true;
     l->looks_max = 2ull * agent->settings.files_max; /* files and folders, as many as a job may have */
     l->work.data = l;
     l->files = calloc(MANIFEST_FILES_MAX, sizeof(*l->files));
@@ -209,47 +239,74 @@ static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_
     if (here != NULL && here->result_dir[0] != '\0')
         memcpy(l->root, here->result_dir, sizeof(l->root));
     else
-        agent_find_result_dir(agent, job, l->root); /* what was pushed here: the host that ran it may be lost */
+        agent_find_result_dir(agent, l->job, l->root); /* what was pushed here: the host that ran it may be lost */
     if (l->root[0] != '\0')
         (void)uv_queue_work(&agent->loop, &l->work, list_run, list_ended);
-    else if (call != 0)
+    else if (l->call != 0)
         listing_end(l, SHOAL_ERR_NOT_FOUND, "this host has no files of the job", (struct shoal_hash){ { 0 } });
     else
         listing_end(l, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
 }
 
-struct manifest_wait {
-    struct agent *agent;
-    struct shoal_job_id job;
-    uint32_t call;
-};
+/* M1. One that ends at once calls this again, and changes the list: the outermost call goes on, from the list's beginning. */
+static void start_listings(struct agent *agent)
+{
+    struct listing *l, *first;
+
+    if (agent->listings_start)
+        return;
+    agent->listings_start = true;
+    do {
+        unsigned running = 0;
+
+        first = NULL;
+        for (l = agent->listings; l != NULL; l = l->after) {
+            running += l->runs ? 1 : 0;
+            if (first == NULL && l->settled && !l->runs)
+                first = l;
+        }
+        if (running >= LISTINGS_MAX)
+            first = NULL;
+        if (first != NULL)
+            manifest_begin(first);
+    } while (first != NULL);
+    agent->listings_start = false;
+}
 
 static void on_ledger_settled(void *arg, bool held)
 {
-    struct manifest_wait *w = arg;
+    struct listing *l = arg;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
     if (!held) {
-        shoal_job_id_text(w->job, text);
-        agent_log(w->agent, "%s: no majority of its guardians has the whole ledger; it ends without", text);
+        shoal_job_id_text(l->job, text);
+        agent_log(l->agent, "%s: no majority of its guardians has the whole ledger; it ends without", text);
     }
-    manifest_begin(w->agent, w->job, w->call);
-    free(w);
+    l->settled = true;
+    start_listings(l->agent);
 }
 
 /* The job ends after it: so the ledger is whole on a majority first, or the log says that it is not. */
 void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call)
 {
     struct agent_job *here = agent_job_find(agent, job);
-    struct manifest_wait *w;
+    struct listing **end = &agent->listings;
+    struct listing *l;
 
     (void)generation;
-    if (here == NULL || here->ledger == NULL) {
-        manifest_begin(agent, job, call);
+    for (; *end != NULL; end = &(*end)->after)
+        if (shoal_job_id_equal((*end)->job, job) && (*end)->call == call)
+            return; /* M1: the answer is on its way */
+    l = calloc(1, sizeof(*l));
+    SHOAL_ASSERT(l != NULL);
+    l->agent = agent;
+    l->job = job;
+    l->call = call;
+    *end = l;
+    if (here != NULL && here->ledger != NULL) {
+        agent_ledger_settle(agent, here, 0, 0, LEDGER_WAIT_NS, on_ledger_settled, l);
         return;
     }
-    w = calloc(1, sizeof(*w));
-    SHOAL_ASSERT(w != NULL);
-    *w = (struct manifest_wait){ .agent = agent, .job = job, .call = call };
-    agent_ledger_settle(agent, here, 0, 0, LEDGER_WAIT_NS, on_ledger_settled, w);
+    l->settled = true;
+    start_listings(agent);
 }
