@@ -48,7 +48,7 @@ enum shoal_err agent_drain(struct agent *agent, bool on, struct shoal_msg *msg)
 
 enum shoal_err agent_leave(struct agent *agent, bool force, struct shoal_msg *msg)
 {
-    char left[100];
+    char left[160];
     struct shoal_msg ignored;
 
     if (!shoal_sched_is_empty(agent->sched, left, sizeof(left)) && !force)
@@ -63,7 +63,7 @@ enum shoal_err agent_leave(struct agent *agent, bool force, struct shoal_msg *ms
 
 void agent_drain_look(struct agent *agent)
 {
-    char left[100];
+    char left[160];
     bool drained = agent->draining && shoal_sched_is_empty(agent->sched, left, sizeof(left));
 
     if (agent->leave_ns != 0 && agent_now_ns() >= agent->leave_ns) {

@@ -686,7 +686,7 @@ static bool is_spared(const struct shoal_sched *s, const struct sched_group *g)
 
     SHOAL_ASSERT(g->raft != NULL);
     status_of(g, &status);
-    return !status.leads && status.founded && !status.stopped && !status.changing &&
+    return !status.leads && status.founded && !status.stopped && !status.changing && !sched_archive_awaits(g) &&
            sched_keep_spares(s, status.guardians, status.voters);
 }
 
@@ -702,6 +702,7 @@ bool shoal_sched_is_empty(const struct shoal_sched *s, char *text, size_t cap)
         shoal_slots_slot(s->slots.core, i, &slot);
         used += slot.state != SHOAL_SLOT_FREE ? 1 : 0;
     }
-    (void)snprintf(text, cap, "it guards %zu groups, and %u of its slots are in use", groups, used);
-    return groups == 0 && used == 0;
+    (void)snprintf(text, cap, "it guards %zu groups, holds %zu archived jobs that others are to have, and %u of its slots are in use", groups,
+                   s->archive_count, used);
+    return groups == 0 && s->archive_count == 0 && used == 0;
 }

@@ -61,6 +61,8 @@ struct sched_archived {
 
 /* sched_archive.c */
 void sched_archive_lead(struct shoal_sched *s, struct sched_group *g); /* an ended job that is led here */
+bool sched_archive_awaits(const struct sched_group *g);                 /* its job has ended, and is not in the archive yet */
+void sched_archive_hurry(struct shoal_sched *s, struct sched_group *g); /* one that does: it does not wait for its time (U8) */
 void sched_archive_count(struct shoal_sched *s, struct sched_group *g, bool ended);
 bool sched_archive_holds(const struct shoal_sched *s, struct shoal_job_id id); /* its final record, durable */
 void sched_archive_due(struct shoal_sched *s);

@@ -232,6 +232,22 @@ void sched_archive_count(struct shoal_sched *s, struct sched_group *g, bool ende
     g->ended_led = ended;
 }
 
+bool sched_archive_awaits(const struct sched_group *g)
+{
+    SHOAL_ASSERT(g->raft != NULL);
+    return g->job != NULL && !g->job->deleted && shoal_job_state_ended((enum shoal_job_state)g->job->state);
+}
+
+void sched_archive_hurry(struct shoal_sched *s, struct sched_group *g)
+{
+    SHOAL_ASSERT(g->leads && sched_archive_awaits(g));
+    if (g->archive_due || !shoal_hash_is_zero(g->job->archived))
+        return;
+    g->archive_due = true;
+    g->archive_ns = next_tick(s);
+    sched_group_rearm(s, g);
+}
+
 bool sched_archive_holds(const struct shoal_sched *s, struct shoal_job_id id)
 {
     const struct sched_archived *a = sched_archived_find(s, id);

@@ -16,10 +16,13 @@
  *     office to another voter. Where nobody can take its place it stays one as long as the others are a majority
  *     without it: they decide as well when it has left, and a group made smaller before could lose another meanwhile
  *     (docs/decisions/0080).
+ * U8. An ended job with a guardian on a drained host goes into the archive at once, and keeps its guardians, its leader too, until
+ *     then: nobody copies its files to a guardian that comes after its end; the archive does.
  * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group.
  * U6. A mesh group of one that two hosts could join waits for the others that come in the same second and no longer:
  *     until then the loss of that one host leaves a mesh that can decide nothing (docs/decisions/0030).
  * U7. Suspicion changes nothing: a loop that stood still for a second is no reason to go on with fewer guardians. */
+#include "sched_archive.h"
 #include "sched_group.h"
 #include "sched_node.h"
 #include "sched_state.h"
@@ -45,6 +48,7 @@ struct census {
     unsigned heard; /* voters, this node too, that are not silent and have answered this leader */
     unsigned learners;
     unsigned staying;      /* voters that are neither drained nor gone for good */
+    bool draining;         /* a voter's host is drained */
     int lost;              /* a voter to replace, or -1 */
     enum loss loss;        /* how it is lost */
     bool lost_heard;       /* it is counted in `heard`: drained, or on its way out */
@@ -64,6 +68,12 @@ static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_membe
            !shoal_store_id_equal(node->info.store, member->id.store);
 }
 
+/* U5, U8. */
+static bool has_to_leave(const struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id node)
+{
+    return sched_is_draining(s, node) && !sched_archive_awaits(g);
+}
+
 /* The time at which this member must be given up; SCHED_NEVER: it is well. */
 static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g,
                         const struct shoal_raft_member *member)
@@ -73,7 +83,7 @@ static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g
     SHOAL_ASSERT(s->options.replace_ns > 0);
     if (sched_is_self(s, member->id.node))
         return SCHED_NEVER;
-    if (sched_is_draining(s, member->id.node) || sched_gone_for_good(s, member->id.node) ||
+    if (has_to_leave(s, g, member->id.node) || sched_gone_for_good(s, member->id.node) ||
         sched_is_broken(g, member->id.node))
         return 0;
     if (was_wiped(s, member))
@@ -102,7 +112,7 @@ static enum loss loss_of(const struct shoal_sched *s, const struct sched_group *
         return LOSS_SILENT;
     if (sched_gone_for_good(s, member->id.node) || sched_is_broken(g, member->id.node) || was_wiped(s, member))
         return LOSS_GONE;
-    return sched_is_draining(s, member->id.node) ? LOSS_DRAINED : LOSS_SILENT;
+    return has_to_leave(s, g, member->id.node) ? LOSS_DRAINED : LOSS_SILENT;
 }
 
 /* Notes the loss of member `i`, unless one as bad is noted. */
@@ -113,7 +123,9 @@ static void take_loss(const struct shoal_sched *s, const struct sched_group *g, 
     uint64_t silent_ns = sched_is_self(s, member->id.node) ? 0 : sched_silent_since(s, member->id.node);
     enum loss loss = loss_of(s, g, member);
 
-    if (loss == LOSS_SILENT && !sched_is_draining(s, member->id.node))
+    if (sched_is_draining(s, member->id.node))
+        c->draining = true;
+    else if (loss == LOSS_SILENT)
         c->staying++;
     if (loss != LOSS_GONE && silent_ns != 0)
         c->good_ns = sched_sooner(c->good_ns, silent_ns + s->options.lost_ns);
@@ -436,7 +448,9 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
         return;
     }
     count_members(s, g, &c);
-    if (sched_is_draining(s, s->self) && hand_over(s, g, &c))
+    if (c.draining && sched_archive_awaits(g))
+        sched_archive_hurry(s, g);
+    if (has_to_leave(s, g, s->self) && hand_over(s, g, &c))
         return;
     g->keep_ns = SCHED_NEVER - 1; /* looked: nothing by the clock alone */
     if (c.learners > 0) {

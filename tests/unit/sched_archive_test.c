@@ -967,6 +967,46 @@ static void test_under_pressure_the_archive_does_not_wait(void **state)
 }
 
 /* A11: whenever they have ended, their records are committed just after a tick. */
+/* U8: what ended lies with those who guarded it then. Nobody copies it to a guardian that comes later but the archive. */
+static void test_a_drained_host_waits_for_the_archive(void **state)
+{
+    (void)state;
+    for (unsigned leads = 0; leads < 2; leads++) {
+        struct net *net = new_net(190 + leads, 5);
+        struct shoal_buf ticket = { 0 };
+        struct shoal_job_id job;
+        unsigned victim;
+        char text[160];
+
+        net->archive_ns = 1000 * NET_S; /* not by its time */
+        for (unsigned i = 0; i < 5; i++) {
+            net_crash(net, i);
+            net_start(net, i);
+        }
+        net_run(net, 15 * NET_S);
+        job = ended_job(net, 0, 1, &ticket);
+        net_run(net, NET_S);
+        for (victim = 0; victim < 5; victim++)
+            if (group_at(net, victim, job) && (victim == net_leader(net, job)) == (leads == 1))
+                break;
+        assert_true(victim < 5);
+        net->nodes[victim].draining = true;
+        net_tell_all(net, victim, SHOAL_SCHED_NODE_ALIVE);
+        for (unsigned i = 0; i < 600 && !shoal_sched_is_empty(net->nodes[victim].sched, text, sizeof(text)); i++) {
+            struct shoal_sched_group_status status;
+
+            for (unsigned at = 0; at < 5; at++)
+                if (shoal_sched_group_find(net->nodes[at].sched, job, &status))
+                    assert_int_equal(status.learners, 0);
+            net_run(net, 100 * NET_MS);
+        }
+        assert_true(shoal_sched_is_empty(net->nodes[victim].sched, text, sizeof(text)));
+        wait_end(net, job, 3, 10 * NET_S);
+        shoal_buf_deinit(&ticket);
+        net_destroy(net);
+    }
+}
+
 static void test_ended_jobs_go_through_together(void **state)
 {
     struct net *net = new_net(77, 3);
@@ -1026,6 +1066,7 @@ int main(void)
         cmocka_unit_test(test_of_two_with_one_version_the_same_one_stays),
         cmocka_unit_test(test_old_records_are_cold),
         cmocka_unit_test(test_under_pressure_the_archive_does_not_wait),
+        cmocka_unit_test(test_a_drained_host_waits_for_the_archive),
         cmocka_unit_test(test_ended_jobs_go_through_together),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

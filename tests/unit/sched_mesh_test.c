@@ -272,14 +272,14 @@ static void test_a_drained_leader_hands_over(void **state)
 
 static bool is_empty(struct net *net, unsigned at)
 {
-    char text[100];
+    char text[160];
 
     return shoal_sched_is_empty(net->nodes[at].sched, text, sizeof(text));
 }
 
 static void await_empty(struct net *net, unsigned at, uint64_t within_s)
 {
-    char text[100];
+    char text[160];
 
     for (uint64_t i = 0; i < 10 * within_s && !is_empty(net, at); i++)
         net_run(net, 100 * NET_MS);
