@@ -54,6 +54,8 @@ static void shown(const char *text)
         at += len;
     }
     cli_encode(text, encoded, sizeof(encoded));
+    if (encoded[0] > '\0' && encoded[0] < ' ')
+        return; /* it does not fit, and cli_call() refuses it */
     for (const char *at = encoded; *at != '\0'; at++)
         SHOAL_ASSERT((unsigned char)*at > 0x20 && (unsigned char)*at < 0x7f && *at != '/' && *at != '?');
 }

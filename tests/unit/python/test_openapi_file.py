@@ -71,6 +71,6 @@ def test_every_error_text_of_the_routes_is_in_the_file():
     for name in ("rest/routes_execs.c", "rest/routes_native.c", "rest/routes_nodes.c", "rest/job_list.c", "rest/result_zip.c", "http/auth_sodium.c", "rest/submit_uv.c", "http/http_request.c"):
         text = re.sub(r'"\s*\n\s*"', "", (ROOT / "api" / name).read_text())
         for format in re.findall(r'http_respond_error\(\s*[a-z>-]+,\s*\d+,\s*"((?:[^"\\]|\\.|" PRI\w+ ")*)"', text):
-            if format in ("%s", "out of memory; try again later") or format.startswith(("this node has", "%u requests of ", "no thread is free", "too many logons", "log on with the header")):
+            if format in ("%s", "out of memory; try again later") or format.startswith(("this node has", "all places for uploads are taken", "%u requests of ", "no thread is free", "too many logons", "log on with the header")):
                 continue  # what the common answers say: 503, 401
             assert plain(format).split("; it is")[0] in said, format
