@@ -100,9 +100,10 @@ def test_a_wmla_kernel_answers_through_every_node_and_comes_again_when_it_dies(n
     kernel, = get(mesh, mesh.hosts[0], "/dlim/v1/model/echo/instance")[1]["instances"][0]["isd_container"]
     assert name != again == kernel["container_uid"] and all(one.rpartition("-")[0].endswith("-task12n-0") for one in (name, again))
     model, told = get(mesh, mesh.hosts[0], "/dlim/v1/model/echo")[1], json.loads(description)
-    own = {"model_path", "service_uri"}  # the folder of the kernel's host, and an address of it
+    own = {"model_path", "service_uri", "stream_uri"}  # the folder of the kernel's host, and addresses of it
     assert {key: told[key] for key in model.keys() - own} == {key: model[key] for key in model.keys() - own}
     assert os.path.isabs(told["model_path"]) and told["service_uri"] in [host.url + "/dlim/v1/inference/echo" for host in mesh.hosts]
+    assert told["stream_uri"] in [host.url.partition("://")[2] for host in mesh.hosts]
 
 
 def test_a_kernel_in_c_answers_through_every_node_and_comes_again_when_it_dies(new_mesh, package, tmp_path):
