@@ -35,7 +35,7 @@
 
 #include "shoal/banned.h"
 
-#define MAKINGS_MAX 8
+#define MAKINGS_MAX 4 /* with LISTINGS_MAX of agent_manifest.c, and SHOAL_BLOB_WRITER_CHUNKS each: half of the blob store's queue */
 
 /* ---- making ---- */
 

@@ -25,7 +25,7 @@
 #define MANIFEST_FILES_MAX 4096
 #define LEDGER_WAIT_NS (20 * SHOAL_S)
 #define YIELD_LOOKS 64u /* as tree_walk.c */
-#define LISTINGS_MAX 8
+#define LISTINGS_MAX 4
 
 struct listed {
     char path[256];

@@ -13,7 +13,7 @@
 #include "no_env.h"
 
 #define JOBS 20
-#define AT_A_TIME 8
+#define AT_A_TIME 4
 
 static struct {
     struct agent *agent;

@@ -15,7 +15,7 @@
 #include "shoal/remove_tree.h"
 
 #define JOBS 20
-#define AT_A_TIME 8
+#define AT_A_TIME 4
 
 static struct {
     struct agent *agent;
