@@ -4,6 +4,7 @@ which, where a `default:` stands, who sleeps, how long functions are, what durat
 Each rule has a table of what is allowed today. Such a table may only shrink: a new entry needs a reason beside it."""
 
 import collections
+import importlib.util
 import os
 import pathlib
 import re
@@ -405,6 +406,26 @@ def test_a_decision_says_what_was_asked_chosen_refused_and_what_would_change_it(
     assert not wrong, "\n".join(wrong)
     numbers = [page.name[:4] for page in pages]  # a gap is a decision that is being written elsewhere
     assert len(set(numbers)) == len(numbers), "each number once"
+
+
+def test_what_a_planted_fault_changes_stands_in_the_tree_once():
+    """Else `make mutants` plants nothing there, and its score is that of another tree."""
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "tests" / "mutants" / "run.py")
+    mutants = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mutants)
+    wrong, count = [], 0
+    for name, _, file, pairs in mutants.read_mutants():
+        text = (ROOT / file).read_text()
+        try:
+            same = mutants.planted(text, pairs) == text
+        except LookupError as error:
+            wrong.append("%s, %s: %s" % (name, file, error))
+            continue
+        count += 1
+        if same:
+            wrong.append("%s changes nothing" % name)
+    assert not wrong, "\n".join(wrong)
+    assert count > 250, "the list is read: %d" % count
 
 
 def test_the_reader_of_functions_reads_functions(tmp_path):
