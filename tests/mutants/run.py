@@ -166,6 +166,8 @@ def main():
         subprocess.run(["rsync", "-a", "--delete", "--exclude=*.o", str(ROOT / folder) + "/", str(COPY / folder) + "/"],
                        check=True) if shutil.which("rsync") else copy_changed(ROOT / folder, COPY / folder)
     shutil.copy2(ROOT / "Makefile", COPY / "Makefile")
+    if not (COPY / ".venv").exists():  # the Makefile's Python; it is set up once
+        (COPY / ".venv").symlink_to(ROOT / ".venv")
     chosen = [one for i, one in enumerate(read_mutants())
               if (not options.only or one[0].lstrip("~") in options.only.split(",")) and i % parts == part]
     comm = any(file.startswith("collective/") for _, _, file, _ in chosen)
