@@ -47,7 +47,7 @@ NEAR = {"collective/transport/": ("transport", "seal"), "collective/comm/op": ("
         "sched/job/route": ("route",), "sched/job/autoscale": ("autoscale",),
         "sched/job/": ("mesh", "job", "array"),
         "sched/node/sched_found": ("sched_found", "sched"), "sched/node/sched_settle": ("sched_found", "sched"),
-        "sched/node/sched_keep": ("sched_keep", "sched"), "sched/node/sched_recover": ("sched_recover", "sched"),
+        "sched/node/sched_keep": ("sched_keep", "sched_mesh", "sched_archive", "sched"), "sched/node/sched_recover": ("sched_recover", "sched"),
         "sched/node/sched_archive": ("sched_archive_told", "sched_archive", "sched_index"),
         "sched/node/sched_summary": ("sched_summary", "sched", "sched_archive"),
         "sched/node/sched_copy": ("sched_mesh", "sched_recover"), "sched/node/sched_seal": ("sched_mesh", "sched_recover")}
